@@ -1,0 +1,44 @@
+# make install   a virtual environment in .venv with the exact versions of constraints.txt
+# make demo      one simulated run, told as a story: learners die and return, merges go on
+# make test      what CI runs: lint, types, tests
+# make bugs      the whole bug table: every deliberate bug, caught by the simulator
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# One torch thread per process: more are far slower whenever another process holds the cores.
+export OMP_NUM_THREADS := 1
+
+.PHONY: install demo test lint format bugs clean
+.DEFAULT_GOAL := test
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Atoll needs Python 3.10 or newer and $(PYTHON) is " + sys.version.split()[0] + ". Try: make install PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/atoll simulate demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bugs: $(STAMP)
+	$(BIN)/python -m pytest -m slow tests/chaos/test_bug_table.py -s
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
