@@ -248,16 +248,22 @@ class RunConfig:
             tables.append("\n".join([f"[{name}]", *lines]) + "\n")
         return "\n".join(tables)
 
-    def params(self, fragment_bytes: tuple[int, ...] = ()) -> RunParams:
-        """The numbers the protocol runs on; `fragment_bytes` is the encoded offer body per fragment."""
+    def params(
+        self,
+        fragment_bytes: tuple[int, ...] = (),
+        publish_bytes: tuple[int, ...] = (),
+        full_bytes: tuple[int, ...] = (),
+    ) -> RunParams:
+        """The numbers the protocol runs on; sizes per fragment come from the model and the codecs."""
         sync, budget, durability = self.sync, self.budget, self.durability
-        if fragment_bytes and len(fragment_bytes) != sync.num_fragments:
-            raise ConfigError(
-                f"The model has {_count(len(fragment_bytes), 'fragment')} "
-                f"but sync.num_fragments is {sync.num_fragments}.",
-                "Rounds would open on fragments that do not exist, or leave some out.",
-                f"Set sync.num_fragments to {len(fragment_bytes)}, or partition the model again.",
-            )
+        for sizes in filter(None, (fragment_bytes, publish_bytes, full_bytes)):
+            if len(sizes) != sync.num_fragments:
+                raise ConfigError(
+                    f"The model has {_count(len(sizes), 'fragment')} "
+                    f"but sync.num_fragments is {sync.num_fragments}.",
+                    "Rounds would open on fragments that do not exist, or leave some out.",
+                    f"Set sync.num_fragments to {len(sizes)}, or partition the model again.",
+                )
         return RunParams(
             algorithm=sync.algorithm,
             num_fragments=sync.num_fragments,
@@ -272,6 +278,8 @@ class RunConfig:
             budget_ticks=budget.ticks,
             budget_tokens=budget.tokens,
             fragment_bytes=fragment_bytes,
+            publish_bytes=publish_bytes,
+            full_bytes=full_bytes,
             norm_gate=sync.norm_gate,
             max_step_tokens=sync.max_step_tokens,
             heartbeat_ns=_ns(sync.heartbeat_s),
@@ -359,14 +367,10 @@ _SYNC_RULES: Mapping[str, _Rule] = {
     "interval_steps": _whole("No fragment would ever fall due.", at_least=1),
     "overlap_steps": _whole("No round could be open, so nothing would ever merge.", at_least=1),
     "min_quorum": _whole("A round would merge without a single offer.", at_least=1),
-    "grace_fraction": _number(
-        "The grace window would not fit into the slack of a round.", at_least=0, below=1
-    ),
+    "grace_fraction": _number("The grace window would not fit into the slack.", at_least=0, below=1),
     "averaging": _number("The moving averages would never follow what is measured.", above=0, at_most=1),
     "adopt": _one_of(params.ADOPT_MODES, "Learners would not know how to take in a published fragment."),
-    "blend_alpha": _number(
-        "Learners would drift apart: none would take in what was merged.", at_least=0, below=1
-    ),
+    "blend_alpha": _number("Learners would not come together.", at_least=0, below=1),
     "merge_rule": _one_of(MERGE_RULES, "Offers could not be merged."),
     "norm_gate": _number("Offers of ordinary size would be rejected.", above=1, or_zero=True),
     "max_step_tokens": _whole("Every offer would be rejected as implausible.", at_least=0),
