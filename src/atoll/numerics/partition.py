@@ -1,0 +1,203 @@
+"""Cut a model into P fragments of nearly equal size.
+
+1. List trainable storages once; a tied weight keeps its first name and the others as aliases.
+2. Make merge units. Embeddings, whatever is tied to them, and tensors of fewer than two dimensions use
+   the weighted mean; everything else radial-directional averaging (RDA), which needs the norm of a
+   whole matrix. Stacked experts (three dimensions, not a convolution) are one unit per expert.
+3. A unit larger than 2N/P would set the peak of the traffic: it is cut by rows into nearly equal
+   slices of at most about N/P, each a unit of its own. If even a row is too large, cut within rows.
+4. If there are fewer units than fragments, the largest is halved until there are enough.
+5. Largest first, each unit goes to the lightest fragment. No fragment then exceeds N/P plus the largest
+   unit. Ties are broken by name and offset, so that every learner finds the same cut.
+
+Paper: balanced tensor fragments by greedy bin packing, arXiv:2604.21428v1.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from atoll.errors import ModelError
+from atoll.numerics.manifest import Fragment, Manifest, Rule, Storage, Unit
+
+__all__ = ["Fragment", "Manifest", "Rule", "Storage", "Unit", "partition", "trainable"]
+
+_EXCHANGED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def partition(model: nn.Module, num_fragments: int) -> Manifest:
+    """Cut the trainable parameters of a model into `num_fragments` fragments (P)."""
+    parameters = trainable(model)
+    storages = tuple(storage for storage, _ in parameters)
+    numel = sum(storage.numel for storage in storages)
+    _check(model, parameters, numel, num_fragments)
+    embeddings = _weights_of(model, (nn.Embedding, nn.EmbeddingBag))
+    convolutions = _weights_of(model, (_ConvNd,))
+    slices: list[_Slice] = []
+    for storage, parameter in parameters:
+        mean = parameter.dim() < 2 or id(parameter) in embeddings
+        stacked = parameter.dim() == 3 and not mean and id(parameter) not in convolutions
+        slices += _cut(storage, "mean" if mean else "rda", stacked, numel, num_fragments)
+    while len(slices) < num_fragments:
+        largest = max(slices, key=lambda s: s.numel)  # the first of equals
+        at = slices.index(largest)
+        slices[at : at + 1] = largest.halves()
+    return Manifest(
+        storages=storages,
+        fragments=_pack(slices, storages, num_fragments),
+        frozen=tuple(n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad),
+        buffers=tuple(name for name, _ in model.named_buffers(remove_duplicate=False)),
+    )
+
+
+def trainable(model: nn.Module) -> list[tuple[Storage, nn.Parameter]]:
+    """The trainable storages of a model in order of first name, each with its parameter."""
+    names: dict[object, list[str]] = {}
+    found: dict[object, nn.Parameter] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            identity = _identity(parameter)
+            names.setdefault(identity, []).append(name)
+            found.setdefault(identity, parameter)
+    return [
+        (
+            Storage(
+                name=names[identity][0],
+                shape=tuple(parameter.shape),
+                dtype=str(parameter.dtype).removeprefix("torch."),
+                aliases=tuple(names[identity][1:]),
+            ),
+            parameter,
+        )
+        for identity, parameter in found.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A unit in the making: `numel` values from `start`, made of rows of `row` values."""
+
+    storage: str
+    start: int
+    numel: int
+    row: int
+    rule: Rule
+
+    def halves(self) -> list[_Slice]:
+        """Two nearly equal slices, at a row if there is more than one."""
+        return list(self.split(2))
+
+    def split(self, parts: int) -> Iterator[_Slice]:
+        """Nearly equal slices, at most `parts`, cut between rows, or anywhere within a single row."""
+        row = self.row if self.numel > self.row else 1
+        rows = self.numel // row
+        parts = min(parts, rows)
+        edges = [rows * k // parts * row for k in range(parts + 1)]
+        for low, high in pairwise(edges):
+            yield _Slice(self.storage, self.start + low, high - low, row, self.rule)
+
+
+def _cut(storage: Storage, rule: Rule, stacked: bool, numel: int, num_fragments: int) -> Iterator[_Slice]:
+    """The units of one storage, none much larger than N/P if it can be helped."""
+    if storage.numel == 0:
+        return
+    shape = storage.shape[1:] if stacked else storage.shape
+    size = math.prod(shape)
+    for start in range(0, storage.numel, size):
+        yield from _shrink(storage.name, start, shape, rule, numel, num_fragments)
+
+
+def _shrink(
+    name: str, start: int, shape: tuple[int, ...], rule: Rule, numel: int, num_fragments: int
+) -> Iterator[_Slice]:
+    """Cut one unit by rows if it exceeds 2N/P; rows that are themselves too large by their own rows."""
+    size = math.prod(shape)
+    row = size // shape[0] if shape else 1
+    whole = _Slice(name, start, size, row, rule)
+    target = max(1, numel // num_fragments)
+    if size * num_fragments <= 2 * numel or not shape:
+        yield whole
+    elif row <= target or rule == "mean":
+        row = row if row <= target else 1
+        per_slice = target // row
+        yield from _Slice(name, start, size, row, rule).split(-(-(size // row) // per_slice))
+    else:
+        for k in range(shape[0]):
+            yield from _shrink(name, start + k * row, shape[1:], rule, numel, num_fragments)
+
+
+def _pack(slices: list[_Slice], storages: tuple[Storage, ...], num_fragments: int) -> tuple[Fragment, ...]:
+    """Largest first into the lightest fragment; units inside a fragment in the order of the model."""
+    order = {storage.name: k for k, storage in enumerate(storages)}
+    bins: list[list[_Slice]] = [[] for _ in range(num_fragments)]
+    loads = [(0, index) for index in range(num_fragments)]
+    for piece in sorted(slices, key=lambda s: (-s.numel, s.storage, s.start)):
+        load, index = loads[0]
+        bins[index].append(piece)
+        heapq.heapreplace(loads, (load + piece.numel, index))
+    return tuple(
+        Fragment(
+            index,
+            tuple(
+                Unit(piece.storage, piece.start, piece.start + piece.numel, piece.rule)
+                for piece in sorted(held, key=lambda s: (order[s.storage], s.start))
+            ),
+        )
+        for index, held in enumerate(bins)
+    )
+
+
+def _identity(parameter: nn.Parameter) -> object:
+    """Equal for two names of one tensor: the same object, or another view of exactly the same memory."""
+    if parameter.numel() == 0 or parameter.device.type == "meta":
+        return id(parameter)
+    return (parameter.data_ptr(), parameter.dtype, tuple(parameter.shape), parameter.stride())
+
+
+def _weights_of(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[int]:
+    """Parameters whose memory is the weight of such a module, tied ones under any name."""
+    owned = {
+        _identity(module.weight)
+        for module in model.modules()
+        if isinstance(module, kinds) and isinstance(module.weight, nn.Parameter)
+    }
+    return frozenset(id(p) for p in model.parameters() if _identity(p) in owned)
+
+
+def _check(
+    model: nn.Module, parameters: list[tuple[Storage, nn.Parameter]], numel: int, num_fragments: int
+) -> None:
+    if num_fragments < 1:
+        raise ModelError(
+            f"A model cannot be cut into {num_fragments} fragments.",
+            "Nothing would ever be exchanged.",
+            "Ask for at least one fragment.",
+        )
+    for storage, parameter in parameters:
+        if parameter.dtype not in _EXCHANGED:
+            raise ModelError(
+                f"Parameter {storage.name} is {storage.dtype}.",
+                "Offers carry real floating-point values, so it could not be merged.",
+                "Freeze it with requires_grad_(False), or store it as float32, bfloat16 or float16.",
+            )
+    if numel == 0:
+        total = sum(1 for _ in model.parameters())
+        raise ModelError(
+            f"The model has no trainable values ({total} parameters, all frozen or empty).",
+            "There is nothing to merge.",
+            "Pass the model that the optimizer trains, and unfreeze what should be trained.",
+        )
+    if numel < num_fragments:
+        raise ModelError(
+            f"The model has {numel} trainable values but {num_fragments} fragments are asked for.",
+            "Some fragments would be empty, and their rounds would merge nothing.",
+            f"Set the number of fragments to {numel} or less.",
+        )
