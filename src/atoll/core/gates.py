@@ -1,0 +1,86 @@
+"""Which offers may be merged. Each refusal is a verdict with its reason.
+
+The header is judged when it arrives: the base must be known and not older than what this
+incarnation already has in the fragment (else its progress would be merged twice), the counters
+plausible. The body is judged once it is decoded: finite, and not far larger than usual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from atoll.core.events import Inspection
+from atoll.core.members import Session, is_known_base
+from atoll.core.messages import Header, Verdict
+from atoll.core.params import RunParams
+from atoll.core.records import Contribution, StoredFragment
+
+__all__ = ["NormGate", "Refusal", "screen"]
+
+NORM_HISTORY = 64
+MIN_NORMS = 8
+
+
+class Refusal(NamedTuple):
+    """Why an offer is not merged."""
+
+    verdict: Verdict
+    reason: str
+
+
+def screen(
+    header: Header,
+    session: Session,
+    fragments: list[StoredFragment],
+    contribution: Contribution | None,
+    params: RunParams,
+) -> Refusal | None:
+    """Judge a header; None means that the offer may count towards the quorum."""
+    current = fragments[header.fragment]
+    if not is_known_base(header.base_version, header.base_digest, current):
+        return Refusal("stale", f"base {header.base_version} is not current {current.version} or before")
+    if contribution and header.base_version < contribution.version:
+        return Refusal(
+            "stale",
+            f"base {header.base_version} is older than version {contribution.version}, "
+            "which contains this learner's progress already",
+        )
+    if not session.has_offered:
+        for p, (version, fragment) in enumerate(zip(header.bases, fragments, strict=True)):
+            if not 0 <= fragment.version - version <= 1:
+                return Refusal("stale", f"not healed: fragment {p} at {version}, current {fragment.version}")
+    tokens = header.end - header.start
+    if header.steps < 1 or tokens < 1 or header.start < 0:
+        return Refusal("rejected", f"implausible counters: {tokens} tokens in {header.steps} steps")
+    if params.max_step_tokens and tokens > params.max_step_tokens * header.steps:
+        return Refusal(
+            "rejected", f"{tokens} tokens in {header.steps} steps, at most {params.max_step_tokens} a step"
+        )
+    return None
+
+
+@dataclass(slots=True)
+class NormGate:
+    """Rejects a delta far larger than the running median of those merged before it."""
+
+    factor: float
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORM_HISTORY))
+
+    def judge(self, result: Inspection) -> Refusal | None:
+        """Judge one decoded body."""
+        if not result.finite or not math.isfinite(result.norm):
+            return Refusal("rejected", "the delta is not finite")
+        median = self.median
+        if self.factor and median > 0 and result.norm > self.factor * median:
+            return Refusal("rejected", f"norm {result.norm:.3g} is over {self.factor:g} x median {median:.3g}")
+        return None
+
+    @property
+    def median(self) -> float:
+        """Of the norms merged lately; 0 while there are too few to judge by."""
+        if len(self.norms) < MIN_NORMS:
+            return 0.0
+        return sorted(self.norms)[len(self.norms) // 2]

@@ -1,0 +1,509 @@
+"""The learner machine: trains at its own pace, offers when asked, adopts at step boundaries.
+
+Life of a learner: it says hello until it is welcomed, receives every fragment once, and is then
+healed. Between boundaries it only takes notes: an ask is remembered, a publish is staged. At a
+boundary (`Stepped`) it first answers asks with a snapshot, so that progress that an adoption
+would overwrite is offered, then adopts what is staged, then reports. Cut off, it trains on.
+
+Its account of tokens is exact. The tokens of an incarnation lie on a line; on each fragment that
+line is divided into intervals, each with one fate (`Settle`): merged, overwritten at an adoption,
+or discarded with its offer. What follows the last adoption is the open interval, which the next
+offer contains whole. An offer is pending until a message proves that its round has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from atoll.core import commands as do
+from atoll.core import events as ev
+from atoll.core import messages as msg
+from atoll.core.params import RunParams
+
+__all__ = ["LearnerMachine", "Offer", "Slot"]
+
+
+@dataclass(slots=True)
+class Offer:
+    """A snapshot whose round has not ended as far as this learner knows."""
+
+    epoch: int
+    round: int
+    header: msg.Header
+    start: int
+    end: int
+    end_steps: int
+    body: msg.Body | None = None
+
+
+@dataclass(slots=True)
+class Slot:
+    """Everything a learner knows of one fragment."""
+
+    version: int = msg.NO_VERSION
+    digest: str = ""
+    epoch: int = 0
+    """Epoch of the message that brought the base; 0 for a seed of one's own."""
+    origin: int = 0
+    """Token at which the open interval begins, and the step count at that point."""
+    origin_steps: int = 0
+    offer: Offer | None = None
+    ask: msg.Ask | None = None
+    answered: tuple[int, int] = (0, 0)
+    """(epoch, round) of the last ask that was answered."""
+    staging: msg.Publish | None = None
+    staged: msg.Publish | None = None
+    merged: int = 0
+    discarded: int = 0
+
+
+@dataclass(slots=True)
+class LearnerMachine:
+    """Events in, commands out. See the module for how it works."""
+
+    params: RunParams
+    name: str = ""
+    key: str = ""
+    life: int = 0
+    incarnation: int = 0
+    epoch: int = 0
+    state: str = "new"
+    """new, joining, joined, fenced, refused, left."""
+    clock: int = 0
+    global_t: int = 0
+    tokens: int = 0
+    steps: int = 0
+    finished: bool = False
+    slots: list[Slot] = field(default_factory=list)
+    heard_ns: int = 0
+    reported_ns: int = 0
+    echo_ns: int = 0
+    step_ns: int = 0
+    held_ns: int = 0
+    held_on: int = -1
+    hold_until_ns: int = 0
+    num_reports: int = 0
+    seed: tuple[msg.SeedBody, ...] = ()
+    shard: int = -1
+    out: list[do.Command] = field(default_factory=list)
+
+    def handle(self, event: ev.Event) -> list[do.Command]:
+        """Take in one event; returns the commands to perform, in order."""
+        self.out = []
+        if self.state not in ("fenced", "refused", "left"):
+            _HANDLERS[type(event)](self, event)
+        return self.out
+
+    # Beginning and connection
+
+    def _started(self, event: ev.Started) -> None:
+        self.name, self.key, self.life = event.name, event.key, event.life
+        self.slots = [Slot() for _ in range(self.params.num_fragments)]
+        self.state = "joining"
+        self._hello(event.at_ns)
+
+    def _hello(self, now_ns: int) -> None:
+        self._tell(msg.Hello(self.name, self.key, self.life, self.incarnation, self.epoch))
+        self.out.append(do.SetTimer("pulse", now_ns + self.params.retry_ns))
+
+    def _timer(self, event: ev.TimerFired) -> None:
+        """The pulse: says hello again when cut off, else reports if no step did."""
+        now = event.at_ns
+        if self.held_on >= 0 and (self._cut_off(now) or now >= self.hold_until_ns):
+            self._release("the syncer is silent" if self._cut_off(now) else "waited too long")
+        if self.state == "joining" or self._cut_off(now):
+            self._hello(now)
+            return
+        if now - self.reported_ns >= self.params.heartbeat_ns:
+            self._report(now)
+        self.out.append(do.SetTimer("pulse", now + self.params.heartbeat_ns))
+
+    def _cut_off(self, now_ns: int) -> bool:
+        return now_ns - self.heard_ns > self.params.alive_ns
+
+    def _leave(self, event: ev.LeaveRequested) -> None:
+        if self.incarnation:
+            self._tell(msg.Leave(self.name, self.incarnation, self.epoch))
+        self._release("leaving")
+        self.state = "left"
+
+    def _received(self, event: ev.Received) -> None:
+        message = event.message
+        if isinstance(message, msg.Welcome):
+            self._welcome(event.at_ns, message)
+        elif isinstance(message, msg.Refused):
+            if self.state == "joining" and message.life == self.life and not self.incarnation:
+                self.state = "refused"
+                self.out.append(do.Note("refused", -1, self.name, message.reason))
+        elif isinstance(message, msg.Fenced):
+            if message.epoch >= self.epoch and message.incarnation == self.incarnation:
+                self._fenced(message)
+        elif isinstance(message, msg.WhoIs):
+            if message.epoch >= self.epoch and self.state == "joined":
+                self._hello(event.at_ns)
+        elif self._is_for_me(message):
+            self.heard_ns = event.at_ns
+            _FROM_SYNCER[type(message)](self, event.at_ns, message)
+
+    def _is_for_me(self, message: Any) -> bool:
+        """Of this epoch and this incarnation: what an older syncer said is refused."""
+        return (
+            self.state == "joined"
+            and message.epoch == self.epoch
+            and message.incarnation == self.incarnation
+        )
+
+    def _welcome(self, now_ns: int, message: msg.Welcome) -> None:
+        if message.life != self.life or message.epoch < self.epoch:
+            return
+        if self.state == "joining":
+            self.state, self.incarnation = "joined", message.incarnation
+            self.clock, self.shard = message.t, message.shard
+            self.out.append(do.SetTimer("pulse", now_ns + self.params.heartbeat_ns))
+        elif message.incarnation != self.incarnation:
+            return
+        self.heard_ns = now_ns
+        if message.epoch > self.epoch:
+            self.epoch, self.echo_ns = message.epoch, 0
+        self.global_t = max(self.global_t, message.t)
+        self.finished = message.finished
+        self._report(now_ns)
+
+    def _fenced(self, message: msg.Fenced) -> None:
+        self._release("fenced")
+        self.state = "fenced"
+        self.out.append(do.Note("fenced", -1, self.name, message.reason))
+
+    def _beat(self, now_ns: int, message: msg.Beat) -> None:
+        self.echo_ns = max(self.echo_ns, message.sent_ns)
+        self.global_t = max(self.global_t, message.t)
+        if message.finished and not self.finished:
+            self.finished = True
+            self._release("the run has finished")
+            self.out.append(do.Note("finished", -1, self.name, f"budget spent at tick {message.t}"))
+
+    # Seeding
+
+    def _seed_ask(self, now_ns: int, message: msg.SeedAsk) -> None:
+        """Only a learner without any base may seed; asked again, it sends the same seed."""
+        held = [(slot.version, slot.digest) for slot in self.slots]
+        if all(version < 0 for version, _ in held):
+            self.out.append(do.SeedSnapshot(message.epoch))
+        elif self.seed and held == [(0, body.digest) for body in self.seed]:
+            self.seed = tuple(replace(body, epoch=self.epoch) for body in self.seed)
+            self.out.extend(do.Resend(body) for body in self.seed)
+
+    def _seed_ready(self, event: ev.SeedReady) -> None:
+        """The copy becomes this learner's own base; whether it is the run's, digests will tell."""
+        if event.epoch != self.epoch or any(slot.version >= 0 for slot in self.slots):
+            return
+        for p, slot in enumerate(self.slots):
+            slot.version, slot.digest = 0, event.digests[p]
+            self._settle(p, slot.origin, self.tokens, "overwritten")
+            slot.origin, slot.origin_steps = self.tokens, self.steps
+        self.seed = tuple(
+            msg.SeedBody(self.name, self.incarnation, self.epoch, p, digest, num_bytes)
+            for p, (digest, num_bytes) in enumerate(zip(event.digests, event.num_bytes, strict=True))
+        )
+        for body in self.seed:
+            self._tell(body)
+
+    # Rounds
+
+    def _ask(self, now_ns: int, ask: msg.Ask) -> None:
+        slot = self.slots[ask.fragment]
+        self.global_t = max(self.global_t, ask.t)
+        offer = slot.offer
+        if offer and (offer.epoch, offer.round) == (ask.epoch, ask.round):
+            self._repeat(offer, ask)
+        elif (ask.epoch, ask.round) > slot.answered and (
+            slot.ask is None or (ask.epoch, ask.round) > (slot.ask.epoch, slot.ask.round)
+        ):
+            slot.ask = ask
+            if self.held_on >= 0:
+                self._answer(ask.fragment, slot)
+
+    def _repeat(self, offer: Offer, ask: msg.Ask) -> None:
+        if not ask.want_body:
+            self._tell(offer.header)
+        if offer.body is not None:
+            self.out.append(do.Resend(offer.body))
+
+    def _answer(self, p: int, slot: Slot) -> None:
+        """At a boundary: offer the open interval, or say why not."""
+        ask = slot.ask
+        assert ask is not None
+        slot.ask = None
+        if ask.epoch != self.epoch:
+            return
+        slot.answered = (ask.epoch, ask.round)
+        reason = self._why_not(slot, ask)
+        if slot.offer is not None and not reason:
+            self._dissolve(p, slot)
+        if not reason and self.steps == slot.origin_steps:
+            reason = "no step on this fragment since it was adopted"
+        if reason:
+            self._tell(
+                msg.Abstain(self.name, self.incarnation, self.epoch, ask.round, p, reason)
+            )
+            return
+        header = msg.Header(
+            self.name,
+            self.incarnation,
+            self.epoch,
+            ask.round,
+            p,
+            slot.version,
+            slot.digest,
+            slot.origin,
+            self.tokens,
+            self.steps - slot.origin_steps,
+            tuple(s.version for s in self.slots),
+        )
+        slot.offer = Offer(ask.epoch, ask.round, header, slot.origin, self.tokens, self.steps)
+        self.out.append(do.Snapshot(p, ask.epoch, ask.round))
+        self._tell(header)
+        self.out.append(do.Encode(p, ask.epoch, ask.round))
+
+    def _why_not(self, slot: Slot, ask: msg.Ask) -> str:
+        if self.finished:
+            return "the run has finished"
+        if slot.version < 0:
+            return "not healed: no base"
+        if ask.contributed > slot.version:
+            return f"my last offer is in version {ask.contributed}, I hold {slot.version}"
+        if ask.version - slot.version > 1 or slot.version > ask.version:
+            return f"my base {slot.version} is not the current {ask.version} or the one before"
+        return ""
+
+    def _dissolve(self, p: int, slot: Slot) -> None:
+        """The round of the pending offer ended without it: its interval is open again, or,
+
+        if a version was adopted over it meanwhile, it is gone."""
+        offer = slot.offer
+        assert offer is not None
+        if offer.start < slot.origin:
+            self._settle(p, offer.start, offer.end, "cancelled")
+        self.out.append(do.Drop(p, False))
+        slot.offer = None
+
+    def _encoded(self, event: ev.Encoded) -> None:
+        offer = self.slots[event.fragment].offer
+        if offer is None or (offer.epoch, offer.round) != (event.epoch, event.round):
+            return
+        offer.body = msg.Body(
+            self.name,
+            self.incarnation,
+            offer.epoch,
+            offer.round,
+            event.fragment,
+            event.digest,
+            event.num_bytes,
+        )
+        if offer.epoch == self.epoch:
+            self._tell(offer.body)
+
+    def _cancelled(self, now_ns: int, message: msg.Cancelled) -> None:
+        slot = self.slots[message.fragment]
+        offer = slot.offer
+        if offer and (offer.epoch, offer.round) == (message.epoch, message.round):
+            self._dissolve(message.fragment, slot)
+        if slot.ask and slot.ask.epoch == message.epoch and slot.ask.round <= message.round:
+            slot.ask = None
+        if self.held_on == message.fragment:
+            self._release(f"round cancelled: {message.reason}")
+
+    # Publishes
+
+    def _publish(self, now_ns: int, publish: msg.Publish) -> None:
+        p = publish.fragment
+        slot = self.slots[p]
+        if not self._is_news(slot, publish):
+            return
+        if publish.base_version != msg.FULL and publish.base_version != slot.version:
+            self._tell(msg.Want(self.name, self.incarnation, self.epoch, p))
+            return
+        if slot.staging is not None and slot.staging.version >= publish.version:
+            return
+        slot.staging = publish
+        self.out.append(do.Stage(publish))
+
+    def _is_news(self, slot: Slot, publish: msg.Publish) -> bool:
+        """A later version; or, from a later life of the syncer, another history."""
+        held = slot.staged or None
+        version, epoch = (held.version, held.epoch) if held else (slot.version, slot.epoch)
+        if publish.epoch > epoch:
+            return publish.version != version or publish.digest != (held.digest if held else slot.digest)
+        return publish.version > version
+
+    def _staged(self, event: ev.Staged) -> None:
+        slot = self.slots[event.fragment]
+        publish = slot.staging
+        if publish is None or (publish.version, publish.digest) != (event.version, event.digest):
+            return
+        slot.staging = None
+        if publish.epoch != self.epoch:
+            return
+        if not event.ok:
+            self._tell(msg.Want(self.name, self.incarnation, self.epoch, event.fragment))
+            return
+        slot.staged = publish
+        if self.held_on >= 0:
+            self._adopt(event.fragment, slot)
+
+    def _adopt(self, p: int, slot: Slot) -> None:
+        """At a boundary: take the staged version in, and settle the account."""
+        publish = slot.staged
+        assert publish is not None
+        slot.staged = None
+        if publish.epoch != self.epoch:
+            return
+        fate = self._fate(slot.offer, publish)
+        merged, unresolved = fate == "merged", slot.offer is not None and fate is None
+        self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved))
+        if self.params.adopt == "rebase" and slot.version >= 0:
+            self._keep_progress(p, slot, merged)
+        else:
+            self._restart_interval(p, slot, fate)
+        if slot.offer is not None and fate is not None:
+            self.out.append(do.Drop(p, merged))
+            slot.offer = None
+        slot.version, slot.digest, slot.epoch = publish.version, publish.digest, publish.epoch
+        if self.held_on == p:
+            self._release(f"adopted version {publish.version}")
+
+    def _fate(self, offer: Offer | None, publish: msg.Publish) -> do.Fate | None:
+        """What this publish says of the pending offer; None if its round has not ended."""
+        if offer is None:
+            return None
+        if publish.merged_upto >= offer.end:
+            return "merged"
+        if offer.epoch < publish.epoch:
+            return "cancelled"
+        if publish.round < offer.round:
+            return None
+        if publish.round == offer.round and publish.verdict in ("stale", "rejected", "cancelled"):
+            return publish.verdict
+        return "late"
+
+    def _restart_interval(self, p: int, slot: Slot, fate: do.Fate | None) -> None:
+        """Overwrite and blend: counters restart, what was not offered is overwritten."""
+        offer = slot.offer
+        start = slot.origin
+        if offer is not None:
+            start = max(start, offer.end)
+            if fate is not None:
+                self._settle(p, offer.start, offer.end, fate)
+        self._settle(p, start, self.tokens, "overwritten")
+        slot.origin, slot.origin_steps = self.tokens, self.steps
+
+    def _keep_progress(self, p: int, slot: Slot, merged: bool) -> None:
+        """Rebase: what was merged leaves the open interval, everything else stays in it."""
+        offer = slot.offer
+        if merged and offer is not None:
+            self._settle(p, offer.start, offer.end, "merged")
+            slot.origin, slot.origin_steps = offer.end, offer.end_steps
+
+    def _settle(self, p: int, start: int, end: int, fate: do.Fate) -> None:
+        if end <= start:
+            return
+        slot = self.slots[p]
+        if fate == "merged":
+            slot.merged += end - start
+        else:
+            slot.discarded += end - start
+        self.out.append(do.Settle(p, start, end, fate))
+
+    # Boundary
+
+    def _stepped(self, event: ev.Stepped) -> None:
+        self.tokens += event.tokens
+        self.steps += 1
+        self.clock += 1
+        self.step_ns = event.step_ns
+        self.held_ns = event.held_ns
+        if self.state != "joined":
+            return
+        for p, slot in enumerate(self.slots):
+            if slot.ask is not None:
+                self._answer(p, slot)
+            if slot.staged is not None:
+                self._adopt(p, slot)
+        if self.params.waits and not self.finished:
+            self._maybe_hold(event.at_ns)
+        self._report(event.at_ns)
+
+    def _maybe_hold(self, now_ns: int) -> None:
+        """Waiting algorithms: stop here until the fragment due `overlap` steps ago is back."""
+        overlap = 0 if self.params.algorithm == "diloco" else self.params.overlap_steps
+        due = self.clock - overlap
+        for p, slot in enumerate(self.slots):
+            fresh = self.steps - slot.origin_steps
+            is_due = due % self.params.interval_steps == self.params.offset(p)
+            if is_due and slot.version >= 0 and fresh > overlap and not self._cut_off(now_ns):
+                self.held_on = p
+                self.hold_until_ns = now_ns + self.params.live_ns
+                self.out.append(do.Hold(p, f"waiting for fragment {p}"))
+                return
+
+    def _release(self, reason: str) -> None:
+        if self.held_on >= 0:
+            self.held_on = -1
+            self.out.append(do.Release(reason))
+
+    def _report(self, now_ns: int) -> None:
+        self.reported_ns = now_ns
+        self.num_reports += 1
+        self._tell(
+            msg.Report(
+                self.name,
+                self.incarnation,
+                self.epoch,
+                self.num_reports,
+                self.clock,
+                self.tokens,
+                self.step_ns,
+                self.held_ns,
+                self.held_on,
+                self.echo_ns,
+                tuple(self._holding(slot) for slot in self.slots),
+            )
+        )
+
+    def _holding(self, slot: Slot) -> msg.Holding:
+        offer = slot.offer
+        pending = offer.end - offer.start if offer and offer.start < slot.origin else 0
+        return msg.Holding(
+            slot.version,
+            slot.digest,
+            slot.origin,
+            self.steps - slot.origin_steps,
+            slot.merged,
+            slot.discarded,
+            pending,
+        )
+
+    def _tell(self, message: msg.FromLearner) -> None:
+        self.out.append(do.Tell(message))
+
+
+_HANDLERS: dict[type, Callable[[LearnerMachine, Any], None]] = {
+    ev.Started: LearnerMachine._started,
+    ev.Stepped: LearnerMachine._stepped,
+    ev.Received: LearnerMachine._received,
+    ev.Encoded: LearnerMachine._encoded,
+    ev.Staged: LearnerMachine._staged,
+    ev.SeedReady: LearnerMachine._seed_ready,
+    ev.TimerFired: LearnerMachine._timer,
+    ev.LeaveRequested: LearnerMachine._leave,
+}
+
+_FROM_SYNCER: dict[type, Callable[[LearnerMachine, int, Any], None]] = {
+    msg.Beat: LearnerMachine._beat,
+    msg.SeedAsk: LearnerMachine._seed_ask,
+    msg.Ask: LearnerMachine._ask,
+    msg.Publish: LearnerMachine._publish,
+    msg.Cancelled: LearnerMachine._cancelled,
+}

@@ -1,0 +1,88 @@
+"""Who is here: one session per learner that said hello to this life of the syncer.
+
+A session counts as connected while both directions work: its reports arrive, and they echo a
+recent beat. It is healed while every base it reports is the current version of the fragment or
+the one before, digests included; then, and only then, its offers are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from atoll.core.grace import MovingAverage
+from atoll.core.messages import Holding
+from atoll.core.records import StoredFragment
+
+__all__ = ["NAME", "Sent", "Session", "is_known_base"]
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+"""What a learner may be called."""
+MAX_BACKOFF = 8
+
+
+class Sent(NamedTuple):
+    """A version on its way to a learner."""
+
+    version: int
+    at_ns: int
+    tries: int
+
+
+@dataclass(slots=True)
+class Session:
+    """What the syncer knows of one connected life of a learner."""
+
+    name: str
+    incarnation: int
+    heard_ns: int
+    echo_ns: int
+    averaging: float
+    sequence: int = -1
+    clock: int = 0
+    step_ns: int = 0
+    held_on: int = -1
+    holdings: tuple[Holding, ...] = ()
+    healed: bool = False
+    has_offered: bool = False
+    left: bool = False
+    lost: bool = False
+    sent: dict[int, Sent] = field(default_factory=dict)
+    transit: MovingAverage = field(init=False)
+    """Time from sending a version to the report that shows it."""
+    ns_per_byte: MovingAverage = field(init=False)
+    """Upward, from header to body."""
+
+    def __post_init__(self) -> None:
+        self.transit = MovingAverage(self.averaging)
+        self.ns_per_byte = MovingAverage(self.averaging)
+
+    def is_connected(self, now_ns: int, alive_ns: int) -> bool:
+        """Whether both directions were proven recently."""
+        return not self.left and now_ns - self.heard_ns <= alive_ns and now_ns - self.echo_ns <= alive_ns
+
+    def refresh(self, fragments: list[StoredFragment]) -> None:
+        """Derive `healed` from the newest report and the current versions."""
+        self.healed = bool(fragments) and len(self.holdings) == len(fragments)
+        if self.healed:
+            for holding, fragment in zip(self.holdings, fragments, strict=True):
+                if not is_known_base(holding.version, holding.digest, fragment):
+                    self.healed = False
+                    return
+
+    def patience_ns(self, tries: int, retry_ns: int) -> int:
+        """How long a version may be on its way before it is sent again."""
+        usual = max(retry_ns, int(3 * self.transit.value))
+        return usual * min(2**tries, MAX_BACKOFF) + 2 * self.step_ns
+
+    def body_patience_ns(self, num_bytes: int, retry_ns: int) -> int:
+        """How long a body may take, from what this learner's link was measured to do."""
+        return int(2 * self.ns_per_byte.value * num_bytes) + retry_ns
+
+
+def is_known_base(version: int, digest: str, fragment: StoredFragment) -> bool:
+    """Whether a base is the current version of a fragment or the one before."""
+    if version == fragment.version:
+        return digest == fragment.digest
+    return version >= 0 and version == fragment.version - 1 and digest == fragment.previous_digest

@@ -1,0 +1,82 @@
+"""What the protocol is told about a run: plain numbers, filled in by `atoll.config`.
+
+The machines read nothing else. Time is in integer nanoseconds. Symbols of the paper
+(arXiv:2604.21428v1) stand beside the names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["ADOPT_MODES", "ALGORITHMS", "DURABILITY_MODES", "Adopt", "Algorithm", "Durability", "RunParams"]
+
+Algorithm = Literal["decoupled", "streaming", "diloco"]
+Adopt = Literal["overwrite", "blend", "rebase"]
+Durability = Literal["merge", "cycle", "snapshot"]
+
+ALGORITHMS: tuple[Algorithm, ...] = ("decoupled", "streaming", "diloco")
+ADOPT_MODES: tuple[Adopt, ...] = ("overwrite", "blend", "rebase")
+DURABILITY_MODES: tuple[Durability, ...] = ("merge", "cycle", "snapshot")
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunParams:
+    """The numbers of one run, the same for the syncer and for all learners."""
+
+    algorithm: Algorithm = "decoupled"
+    """`decoupled` never holds a learner; `streaming` and `diloco` wait for every live one."""
+    num_fragments: int = 24
+    """P: disjoint slices of the parameters; at most `interval_steps`."""
+    interval_steps: int = 24
+    """H: learner steps between two rounds on one fragment."""
+    overlap_steps: int = 2
+    """tau: rounds that may gather offers at the same time."""
+    min_quorum: int = 1
+    """K: fewest offers that may merge."""
+    grace_fraction: float = 0.8
+    """gamma: share of the measured slack spent waiting after the K-th header; below 1."""
+    averaging: float = 0.2
+    """Weight of the newest sample in the moving averages xi."""
+    adopt: Adopt = "overwrite"
+    """What a learner does with its own progress when it takes in a published fragment."""
+    durability: Durability = "merge"
+    """When a commit is forced to disk: every merge, every cycle of P merges, every snapshot."""
+    snapshot_every: int = 50
+    """Merges between two snapshots of the whole state."""
+    budget_ticks: int = 0
+    """The run ends at this tick; 0 means no limit in ticks."""
+    budget_tokens: int = 0
+    """The run ends when this many tokens (per fragment, on average) were merged; 0 means no limit."""
+    fragment_bytes: tuple[int, ...] = ()
+    """Size of one encoded offer body of each fragment; for body deadlines."""
+    publish_bytes: tuple[int, ...] = ()
+    """Size of one encoded update of each fragment."""
+    full_bytes: tuple[int, ...] = ()
+    """Size of each fragment sent whole."""
+    norm_gate: float = 10.0
+    """An offer whose norm exceeds this multiple of the running median is rejected; 0 turns it off."""
+    max_step_tokens: int = 0
+    """An offer with more tokens per step than this is implausible; 0 turns the check off."""
+    heartbeat_ns: int = 1 * SECOND
+    """The syncer's beat, and the longest silence of a learner that is not stepping."""
+    alive_ns: int = 5 * SECOND
+    """Silence, in either direction, after which a learner is not counted as connected."""
+    retry_ns: int = 2 * SECOND
+    """Wait before an unanswered request is sent again."""
+    drain_ns: int = 60 * SECOND
+    """Longest wait for the last round of every fragment once the budget is spent."""
+    live_ns: int = 600 * SECOND
+    """I10: with a healed, stepping, connected quorum a merge commits at least this often."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a round waits for every live learner, and learners for the round."""
+        return self.algorithm != "decoupled"
+
+    def offset(self, fragment: int) -> int:
+        """Tick within the cycle at which a fragment is due: floor(p H / P), distinct as P <= H."""
+        return fragment * self.interval_steps // self.num_fragments

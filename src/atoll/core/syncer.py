@@ -1,0 +1,469 @@
+"""The syncer machine: owns the global fragments, runs the rounds, waits for nobody.
+
+It begins by reading its store and counting its epoch up there; before that is durable it says
+nothing. Then learners say hello, the first one seeds, reports move the clock t, t opens rounds
+(`rounds`), and committed rounds are published to everybody. Whoever reports an old base is sent
+the fragment again: healing, a lost message and a rolled-back version are the same case. When the
+budget is spent, one last round per fragment is run under a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.core import commands as do
+from atoll.core import events as ev
+from atoll.core import messages as msg
+from atoll.core.desk import Desk
+from atoll.core.members import NAME, Session
+from atoll.core.params import RunParams
+from atoll.core.records import EpochRecord, FinishRecord, MemberRecord, RoundRecord, SeedRecord
+from atoll.core.rounds import NO_OFFER, Rounds
+from atoll.core.schedule import Schedule
+
+__all__ = ["HEAL_WINDOW", "SyncerMachine"]
+
+HEAL_WINDOW = 2
+"""Whole fragments on their way to one learner at the same time."""
+
+
+@dataclass(slots=True)
+class SyncerMachine:
+    """Events in, commands out. See the module for how it works."""
+
+    params: RunParams
+    desk: Desk = field(init=False)
+    rounds: Rounds = field(init=False)
+    is_active: bool = False
+    """The epoch is durable: from here on it may speak."""
+    joining: dict[str, msg.Hello] = field(default_factory=dict)
+    """Admissions on their way into the store."""
+    seeds: dict[tuple[str, int], dict[int, str]] = field(default_factory=dict)
+    """(name, incarnation) -> fragment -> digest, of initial weights that arrive."""
+    is_seeding: bool = False
+    seed_asked: dict[str, int] = field(default_factory=dict)
+    has_quorum: bool = False
+    drain_reason: str = ""
+    drain_until_ns: int = 0
+    is_finishing: bool = False
+
+    def __post_init__(self) -> None:
+        self.desk = Desk(self.params, Schedule(self.params))
+        self.rounds = Rounds(self.desk)
+
+    def handle(self, event: ev.Event) -> list[do.Command]:
+        """Take in one event; returns the commands to perform, in order."""
+        self.desk.out = []
+        _HANDLERS[type(event)](self, event)
+        return self.desk.out
+
+    # Boot and store
+
+    def _booted(self, event: ev.Booted) -> None:
+        self.desk.out.append(do.Load())
+
+    def _loaded(self, event: ev.Loaded) -> None:
+        self.desk.state = event.state.copy()
+        for problem in event.state.problems:
+            self.desk.note("damage", problem)
+        self.desk.commit("epoch", EpochRecord(event.state.epoch + 1, event.state.rollbacks))
+
+    def _committed(self, event: ev.Committed) -> None:
+        pending = self.desk.pending.get(event.ticket)
+        if pending is None:
+            return
+        if not event.ok:
+            self.desk.note("store", f"not committed: {event.reason}; will try again")
+            key = f"commit:{event.ticket}"
+            self.desk.out.append(do.SetTimer(key, event.at_ns + self.params.retry_ns))
+            return
+        del self.desk.pending[event.ticket]
+        record = pending.record
+        self.desk.state.apply(record)
+        match record:
+            case RoundRecord():
+                self._round_committed(event.at_ns, record)
+            case MemberRecord():
+                self._admitted(event.at_ns, record)
+            case EpochRecord():
+                self.is_active = True
+                self.desk.schedule.t = self.desk.state.t
+                self._beat(event.at_ns)
+            case SeedRecord():
+                self.desk.out.append(do.Install(-1, 0, 0))
+                self._refresh_all()
+            case FinishRecord():
+                self.desk.note("finished", record.reason)
+                self._send_beats(event.at_ns)
+
+    def _retry_commit(self, ticket: int) -> None:
+        pending = self.desk.pending.get(ticket)
+        if pending is not None:
+            self.desk.out.append(do.Commit(ticket, pending.record, pending.sync))
+
+    def _round_committed(self, now_ns: int, record: RoundRecord) -> None:
+        self.rounds.committed(record, now_ns)
+        self._advance(now_ns)
+        merges = self.desk.state.merges
+        if merges % self.params.snapshot_every == 0:
+            self.desk.out.append(do.TakeSnapshot(merges))
+
+    def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
+        if not event.ok:
+            self.desk.note("store", f"no snapshot: {event.reason}; the last one stays in force")
+
+    # Timers
+
+    def _timer(self, event: ev.TimerFired) -> None:
+        verb, _, rest = event.key.partition(":")
+        if verb == "commit":
+            self._retry_commit(int(rest))
+        elif self.is_active:
+            match verb:
+                case "beat":
+                    self._beat(event.at_ns)
+                case "round":
+                    self.rounds.wake(int(rest), event.at_ns)
+                    self._advance(event.at_ns)
+                case "put":
+                    self.rounds.retry_put(int(rest))
+
+    def _beat(self, now_ns: int) -> None:
+        """Everything that must happen even if no message comes."""
+        self._send_beats(now_ns)
+        for session in self.desk.sessions.values():
+            is_lost = not session.is_connected(now_ns, self.params.alive_ns)
+            if is_lost != session.lost and not session.left:
+                session.lost = is_lost
+                silent_s = (now_ns - min(session.heard_ns, session.echo_ns)) / 1e9
+                reason = f"silent for {silent_s:.1f} s" if is_lost else "heard again"
+                self.desk.note("lost" if is_lost else "back", reason, who=session.name)
+        self.rounds.tend(now_ns)
+        if not self.desk.state.fragments:
+            self._ask_for_seed(now_ns)
+        self._advance(now_ns)
+        self.desk.out.append(do.SetTimer("beat", now_ns + self.params.heartbeat_ns))
+
+    def _send_beats(self, now_ns: int) -> None:
+        desk = self.desk
+        for session in desk.sessions.values():
+            if not session.left:
+                state = desk.state
+                desk.send(
+                    session,
+                    msg.Beat(
+                        desk.epoch,
+                        session.incarnation,
+                        desk.schedule.t,
+                        now_ns,
+                        state.merged_tokens,
+                        state.finished,
+                    ),
+                )
+
+    # Membership
+
+    def _received(self, event: ev.Received) -> None:
+        if not self.is_active:
+            return
+        message = event.message
+        if isinstance(message, msg.Hello):
+            self._hello(event.at_ns, message)
+            return
+        session = self._session_of(message)
+        if session is not None:
+            session.heard_ns = event.at_ns
+            _FROM_LEARNER[type(message)](self, event.at_ns, session, message)
+
+    def _session_of(self, message: Any) -> Session | None:
+        """The session that a message belongs to; a stranger is asked who it is."""
+        desk = self.desk
+        member = desk.state.members.get(message.name)
+        if member is not None and message.incarnation < member.incarnation:
+            self._send_fenced(message.name, message.incarnation)
+            return None
+        session = desk.sessions.get(message.name)
+        if message.name in self.joining:
+            return None
+        if session is None or not self.is_current(message, session):
+            desk.out.append(do.Send(message.name, message.incarnation, msg.WhoIs(desk.epoch)))
+            return None
+        return session
+
+    def is_current(self, message: Any, session: Session) -> bool:
+        """Of this epoch and of the incarnation that holds the name."""
+        return bool(message.epoch == self.desk.epoch and message.incarnation == session.incarnation)
+
+    def _send_fenced(self, name: str, incarnation: int) -> None:
+        reason = f"a newer incarnation of {name} was admitted; this one must stop offering"
+        self.desk.out.append(do.Send(name, incarnation, msg.Fenced(self.desk.epoch, incarnation, reason)))
+
+    def _hello(self, now_ns: int, hello: msg.Hello) -> None:
+        """Admit a new life, or take a known one up again."""
+        if not NAME.fullmatch(hello.name):
+            self._refuse(hello, f"the name {hello.name!r} does not match {NAME.pattern}")
+            return
+        if hello.name in self.joining:
+            return
+        member = self.desk.state.members.get(hello.name)
+        if member is None:
+            if hello.incarnation:
+                self._refuse(hello, "this run never admitted you; start again as a new learner")
+            else:
+                num_new = sum(1 for name in self.joining if name not in self.desk.state.members)
+                self._admit(hello, 1, len(self.desk.state.members) + num_new)
+        elif hello.life == member.lives[-1]:
+            self._attach(now_ns, hello, member.incarnation, member.shard)
+        elif hello.incarnation or hello.life in member.lives:
+            self._send_fenced(hello.name, hello.incarnation)
+        elif hello.key != member.key and self._is_alive(hello.name, now_ns):
+            self._refuse(hello, f"the name {hello.name} is in use by a live learner with another key")
+        else:
+            self._admit(hello, member.incarnation + 1, member.shard)
+
+    def _is_alive(self, name: str, now_ns: int) -> bool:
+        session = self.desk.sessions.get(name)
+        return session is not None and session.is_connected(now_ns, self.params.alive_ns)
+
+    def _refuse(self, hello: msg.Hello, reason: str) -> None:
+        self.desk.note("refused", reason, who=hello.name)
+        refused = msg.Refused(self.desk.epoch, hello.life, reason)
+        self.desk.out.append(do.Send(hello.name, hello.incarnation, refused))
+
+    def _admit(self, hello: msg.Hello, incarnation: int, shard: int) -> None:
+        """Durable first. While an offer of the old life is past recall, the new one waits:
+
+        its hello is repeated."""
+        if self.rounds.is_past_recall(hello.name):
+            return
+        self.rounds.fence(hello.name)
+        self.desk.sessions.pop(hello.name, None)
+        self.joining[hello.name] = hello
+        record = MemberRecord(self.desk.epoch, hello.name, hello.key, hello.life, incarnation, shard)
+        self.desk.commit("member", record)
+
+    def _admitted(self, now_ns: int, record: MemberRecord) -> None:
+        hello = self.joining.pop(record.name)
+        self.desk.note("admitted", f"incarnation {record.incarnation}", who=record.name)
+        self._attach(now_ns, hello, record.incarnation, record.shard)
+        if record.incarnation > 1:
+            self._send_fenced(record.name, record.incarnation - 1)
+
+    def _attach(self, now_ns: int, hello: msg.Hello, incarnation: int, shard: int) -> None:
+        desk = self.desk
+        session = desk.sessions.get(hello.name)
+        if session is None or session.incarnation != incarnation:
+            session = Session(hello.name, incarnation, now_ns, now_ns, self.params.averaging)
+            desk.sessions[hello.name] = session
+            desk.schedule.shifts.pop(hello.name, None)
+        session.heard_ns = session.echo_ns = now_ns
+        t, finished = desk.schedule.t, desk.state.finished
+        desk.send(session, msg.Welcome(desk.epoch, hello.life, incarnation, t, shard, finished))
+        if not desk.state.fragments:
+            self._ask_for_seed(now_ns)
+
+    def _leave(self, now_ns: int, session: Session, message: msg.Leave) -> None:
+        session.left = True
+        self.desk.note("left", "said goodbye", who=session.name)
+        self.rounds.tend(now_ns)
+        self._advance(now_ns)
+
+    # Seeding
+
+    def _ask_for_seed(self, now_ns: int) -> None:
+        """Ask the first learner for the initial weights; if it stays silent, the next one too.
+
+        Whose seed is complete first, wins; there is only one commit."""
+        if self.is_seeding:
+            return
+        retry_ns = self.params.retry_ns
+        for session in self.desk.connected(now_ns):
+            asked_ns = self.seed_asked.get(session.name)
+            if asked_ns is not None and now_ns - asked_ns < retry_ns:
+                return
+            is_new = asked_ns is None
+            self.seed_asked[session.name] = now_ns
+            self.desk.send(session, msg.SeedAsk(self.desk.epoch, session.incarnation))
+            if is_new:
+                return
+
+    def _seed_body(self, now_ns: int, session: Session, body: msg.SeedBody) -> None:
+        """Only an empty run takes initial weights, and only once."""
+        if self.desk.state.fragments or self.is_seeding:
+            return
+        parts = self.seeds.setdefault((body.name, body.incarnation), {})
+        parts[body.fragment] = body.digest
+        if len(parts) == self.params.num_fragments:
+            self.is_seeding = True
+            digests = tuple(parts[p] for p in range(self.params.num_fragments))
+            self.desk.commit("seed", SeedRecord(self.desk.epoch, body.name, digests))
+
+    # Reports, healing, the clock
+
+    def _report(self, now_ns: int, session: Session, report: msg.Report) -> None:
+        if report.sequence <= session.sequence:
+            return
+        session.sequence = report.sequence
+        session.clock, session.step_ns = report.clock, report.step_ns
+        session.held_on, session.holdings = report.held_on, report.holdings
+        session.echo_ns = max(session.echo_ns, report.echo_ns)
+        if not self.desk.state.fragments:
+            return
+        session.refresh(self.desk.state.fragments)
+        self._serve(now_ns, session)
+        self._advance(now_ns)
+
+    def _serve(self, now_ns: int, session: Session) -> None:
+        """Send what this learner lacks, what is due first foremost."""
+        fragments = self.desk.state.fragments
+        behind = []
+        for p, (holding, fragment) in enumerate(zip(session.holdings, fragments, strict=True)):
+            if holding.version == fragment.version and holding.digest == fragment.digest:
+                sent = session.sent.pop(p, None)
+                if sent is not None:
+                    session.transit.add(now_ns - sent.at_ns)
+            else:
+                behind.append(p)
+        if not behind:
+            return
+        behind.sort(key=self.desk.schedule.next_due)
+        in_flight = 0
+        for p in behind:
+            sent = session.sent.get(p)
+            if sent is not None and sent.version == fragments[p].version:
+                patience = session.patience_ns(sent.tries, self.params.retry_ns)
+                if now_ns - sent.at_ns < patience:
+                    in_flight += 1
+                    continue
+            if in_flight < HEAL_WINDOW:
+                in_flight += 1
+                self.rounds.publish(session, p, now_ns, NO_OFFER, as_update=False)
+
+    def _want(self, now_ns: int, session: Session, message: msg.Want) -> None:
+        if not self.desk.state.fragments:
+            return
+        sent = session.sent.get(message.fragment)
+        if sent is None or now_ns - sent.at_ns >= session.transit.value:
+            self.rounds.publish(session, message.fragment, now_ns, NO_OFFER, as_update=False)
+
+    def _advance(self, now_ns: int) -> None:
+        """Move t, open what is due, drain when the budget is spent."""
+        desk = self.desk
+        if not desk.state.fragments or desk.state.finished:
+            return
+        counted = [s for s in desk.connected(now_ns) if self.may_offer(s)]
+        self._note_quorum(len(counted))
+        start = desk.schedule.t
+        skipped = desk.schedule.advance({s.name: s.clock for s in counted})
+        if desk.schedule.t > start:
+            desk.out.append(do.Ticked(start, desk.schedule.t, skipped is not None))
+        if self.drain_reason or self._budget_spent(now_ns):
+            self._drain(now_ns, counted)
+            return
+        if self.params.waits and counted and all(s.held_on >= 0 for s in counted):
+            for session in counted:
+                desk.schedule.due.setdefault(session.held_on, desk.schedule.t)
+        min_steps = 1 if self.params.waits else max(1, self.params.interval_steps // 2)
+        for p, due in list(desk.schedule.due.items()):
+            if self.rounds.try_open(p, counted, min_steps, due, now_ns):
+                del desk.schedule.due[p]
+
+    def may_offer(self, session: Session) -> bool:
+        """Only a healed learner is asked."""
+        return session.healed
+
+    def _note_quorum(self, num_counted: int) -> None:
+        reached = num_counted >= self.params.min_quorum
+        if reached != self.has_quorum:
+            self.has_quorum = reached
+            count = f"{num_counted} of {self.params.min_quorum} healed learners connected"
+            self.desk.note("quorum", count if reached else f"{count}: nothing is asked")
+
+    def _refresh_all(self) -> None:
+        for session in self.desk.sessions.values():
+            session.refresh(self.desk.state.fragments)
+
+    # The end
+
+    def _budget_spent(self, now_ns: int) -> bool:
+        params, desk = self.params, self.desk
+        if params.budget_ticks and desk.schedule.t >= params.budget_ticks:
+            self._begin_drain(now_ns, f"budget of {params.budget_ticks} ticks spent")
+        elif params.budget_tokens:
+            merged = desk.state.merged_tokens // params.num_fragments
+            if merged >= params.budget_tokens:
+                self._begin_drain(now_ns, f"budget of {params.budget_tokens} tokens spent")
+        return bool(self.drain_reason)
+
+    def _begin_drain(self, now_ns: int, reason: str) -> None:
+        self.drain_reason = reason
+        self.drain_until_ns = now_ns + self.params.drain_ns
+        self.desk.note("drain", reason)
+
+    def _drain(self, now_ns: int, counted: list[Session]) -> None:
+        """One last round per fragment; then, or at the deadline, the run is finished."""
+        rounds = self.rounds
+        if now_ns >= self.drain_until_ns:
+            for rnd in [r for r in rounds.open.values() if not rounds.is_fixed(r)]:
+                rounds.cancel(rnd, "the drain deadline has passed")
+        else:
+            for p in range(self.params.num_fragments):
+                if p not in rounds.drained:
+                    rounds.try_open(p, counted, 1, -1, now_ns)
+        is_over = len(rounds.drained) == self.params.num_fragments or now_ns >= self.drain_until_ns
+        if is_over and not rounds.open and not self.is_finishing:
+            self.is_finishing = True
+            self.desk.commit("finish", FinishRecord(self.desk.epoch, self.desk.schedule.t, self.drain_reason))
+
+    def _finish_requested(self, event: ev.FinishRequested) -> None:
+        if self.is_active and not self.drain_reason and not self.desk.state.finished:
+            self._begin_drain(event.at_ns, event.reason)
+            self._advance(event.at_ns)
+
+    # Rounds, passed on
+
+    def _header(self, now_ns: int, session: Session, header: msg.Header) -> None:
+        self.rounds.header(session, header, now_ns)
+        self._advance(now_ns)
+
+    def _abstain(self, now_ns: int, session: Session, message: msg.Abstain) -> None:
+        self.rounds.abstain(message, now_ns)
+        self._advance(now_ns)
+
+    def _body(self, now_ns: int, session: Session, body: msg.Body) -> None:
+        self.rounds.body(session, body, now_ns)
+
+    def _inspected(self, event: ev.Inspected) -> None:
+        self.rounds.inspected(event)
+
+    def _merged(self, event: ev.Merged) -> None:
+        self.rounds.merged(event)
+
+    def _delta_put(self, event: ev.DeltaPut) -> None:
+        self.rounds.delta_put(event)
+
+
+_HANDLERS: dict[type, Callable[[SyncerMachine, Any], None]] = {
+    ev.Booted: SyncerMachine._booted,
+    ev.Loaded: SyncerMachine._loaded,
+    ev.Committed: SyncerMachine._committed,
+    ev.SnapshotTaken: SyncerMachine._snapshot_taken,
+    ev.TimerFired: SyncerMachine._timer,
+    ev.Received: SyncerMachine._received,
+    ev.Inspected: SyncerMachine._inspected,
+    ev.Merged: SyncerMachine._merged,
+    ev.DeltaPut: SyncerMachine._delta_put,
+    ev.FinishRequested: SyncerMachine._finish_requested,
+}
+
+_FROM_LEARNER: dict[type, Callable[[SyncerMachine, int, Session, Any], None]] = {
+    msg.Report: SyncerMachine._report,
+    msg.Header: SyncerMachine._header,
+    msg.Abstain: SyncerMachine._abstain,
+    msg.Body: SyncerMachine._body,
+    msg.SeedBody: SyncerMachine._seed_body,
+    msg.Want: SyncerMachine._want,
+    msg.Leave: SyncerMachine._leave,
+}

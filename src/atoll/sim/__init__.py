@@ -1,0 +1,1 @@
+"""Virtual time: the production machines on a simulated network, disk and clock."""

@@ -1,0 +1,123 @@
+"""The simulated disk: records are atomic, files are not, and what is not synced may be lost.
+
+A write takes time. A record is in the store from its commit point on (`Stored` on the tape); if
+the process dies before that instant, it never was. Unless a write asked for sync, a crash of the machine
+may lose it: records from the end of the log backwards, files each for itself, whole or torn.
+Files carry their content's digest as it is read back, so a torn one is told from a good one.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.core.records import Record, RoundRecord, StoredState, recover
+
+__all__ = ["Damage", "Disk", "File"]
+
+
+@dataclass(slots=True)
+class File:
+    """A delta or snapshot: what it should be, what can be read back, whether it would survive."""
+
+    digest: str
+    content: Any
+    synced: bool
+    torn: bool = False
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether reading it back gives the digest it is named by."""
+        return not self.torn
+
+
+@dataclass(slots=True)
+class Damage:
+    """What a crash did to the disk."""
+
+    num_records_lost: int = 0
+    num_files_lost: int = 0
+    num_files_torn: int = 0
+
+
+@dataclass(slots=True)
+class Disk:
+    """One syncer's directory."""
+
+    records: list[Record] = field(default_factory=list)
+    num_synced: int = 0
+    files: dict[str, File] = field(default_factory=dict)
+    writing: dict[str, File] = field(default_factory=dict)
+    """Files whose write has begun and not ended."""
+    snapshot: tuple[int, tuple[int, ...], Any] | None = None
+    """Number of records, versions, content: of the newest verified snapshot."""
+    is_full: bool = False
+
+    def begin_file(self, digest: str, content: Any) -> None:
+        """A write starts; until it ends, a crash leaves a torn file or none."""
+        self.writing[digest] = File(digest, content, synced=False)
+
+    def end_file(self, digest: str, *, sync: bool) -> bool:
+        """The write ends; False if the disk is full."""
+        file = self.writing.pop(digest, None)
+        if self.is_full or file is None:
+            return False
+        file.synced = sync
+        self.files[digest] = file
+        return True
+
+    def commit(self, record: Record, *, sync: bool) -> bool:
+        """Append a record whole, or not at all."""
+        if self.is_full:
+            return False
+        self.records.append(record)
+        if sync:
+            self.num_synced = len(self.records)
+        return True
+
+    def take_snapshot(self, versions: tuple[int, ...], content: Any) -> bool:
+        """Write and verify the whole state; syncs the log, and drops deltas it makes needless."""
+        if self.is_full:
+            return False
+        self.snapshot = (len(self.records), versions, content)
+        self.num_synced = len(self.records)
+        return True
+
+    def crash(self, rng: random.Random, *, lose: bool, tear: bool) -> Damage:
+        """The machine goes down: what was not synced may go with it."""
+        damage = Damage()
+        if lose and self.num_synced < len(self.records):
+            kept = rng.randint(self.num_synced, len(self.records))
+            damage.num_records_lost = len(self.records) - kept
+            del self.records[kept:]
+            self.num_synced = kept
+        for file in [*self.writing.values(), *(f for f in self.files.values() if not f.synced)]:
+            self._damage_file(file, rng, damage, lose=lose, tear=tear)
+        self.writing.clear()
+        self.num_synced = len(self.records)
+        return damage
+
+    def _damage_file(
+        self, file: File, rng: random.Random, damage: Damage, *, lose: bool, tear: bool
+    ) -> None:
+        if tear and rng.random() < 0.5:
+            file.torn = True
+            self.files[file.digest] = file
+            damage.num_files_torn += 1
+        elif lose and rng.random() < 0.5:
+            self.files.pop(file.digest, None)
+            damage.num_files_lost += 1
+        elif file.digest in self.files:
+            file.synced = True
+
+    def load(self) -> StoredState:
+        """Read the directory back; damage shows as rollbacks and problems."""
+        return recover(self.records, self.is_readable)
+
+    def is_readable(self, record: RoundRecord) -> bool:
+        """Whether a version can be rebuilt: its delta is good, or a snapshot lies after it."""
+        if self.snapshot is not None and record.version <= self.snapshot[1][record.fragment]:
+            return True
+        file = self.files.get(record.delta_digest)
+        return file is not None and file.is_intact

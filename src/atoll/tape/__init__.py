@@ -1,0 +1,1 @@
+"""The tape: what happened in a run, in order, checksummed; written, read, replayed."""

@@ -1,0 +1,69 @@
+"""Replay: give a machine its past events again and see whether it decides the same.
+
+A tape may hold many lives: each boot of the syncer and each life of a learner is a machine of its
+own, begun by its first event and ended by the next one's. Commands must come back one for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from atoll.core import events as ev
+from atoll.core.commands import Command, SetTimer
+from atoll.core.events import Event
+from atoll.core.learner import LearnerMachine
+from atoll.core.params import RunParams
+from atoll.core.syncer import SyncerMachine
+from atoll.tape.entries import Entry
+
+__all__ = ["Replay", "replay"]
+
+Machine: TypeAlias = LearnerMachine | SyncerMachine
+
+
+@dataclass(slots=True)
+class Replay:
+    """How far a tape was replayed, and the first place where it was not."""
+
+    num_events: int = 0
+    num_commands: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every machine decided as it did then."""
+        return not self.problems
+
+
+def replay(entries: Iterable[Entry], params: RunParams) -> Replay:
+    """Run every machine on the tape again and compare its commands.
+
+    A machine that was killed while its commands were being performed leaves only the first few
+    of them on the tape: a prefix is enough there, for its last event alone.
+    """
+    result = Replay()
+    machines: dict[str, Machine] = {}
+    expected: dict[str, list[Command]] = {}
+    for number, (_, actor, item) in enumerate(entries):
+        if isinstance(item, ev.Booted | ev.Started):
+            machines[actor] = SyncerMachine(params) if isinstance(item, ev.Booted) else LearnerMachine(params)
+            expected[actor] = []
+        machine = machines.get(actor)
+        if machine is None:
+            continue
+        if type(item).__module__ == ev.__name__:
+            if expected[actor]:
+                result.problems.append(f"line {number}: {actor} now also commands {expected[actor][0]}")
+                return result
+            event: Event = item  # type: ignore[assignment]  # told by its module
+            expected[actor] = [c for c in machine.handle(event) if not isinstance(c, SetTimer)]
+            result.num_events += 1
+        elif type(item).__module__ == "atoll.core.commands":
+            wanted = expected[actor].pop(0) if expected[actor] else None
+            result.num_commands += 1
+            if wanted != item:
+                result.problems.append(f"line {number}: {actor} commanded {item}, now it commands {wanted}")
+                return result
+    return result
