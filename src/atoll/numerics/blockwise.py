@@ -7,8 +7,9 @@ Values are divided by the step that the reader will see, then rounded half to ev
 Why the bits agree everywhere: largest magnitudes are exact, and every other operation is a single
 correctly rounded multiply, divide, round or integer operation per value.
 
-A group with a non-finite value gets a NaN scale and zero codes, so that it decodes to NaN throughout
-and the gates see it. A group whose step would be below 2^-120 decodes to zero.
+A group with a non-finite value, or one of 2^127 and more (whose step, rounded up, could take it beyond
+f32), gets a NaN scale and zero codes, so that it decodes to NaN throughout and the gates see it. A group
+whose step would be below 2^-120 decodes to zero.
 
 Codes are two's complement. Where several share a byte, the group is cut into as many equal runs as
 there are codes in a byte, and byte j holds the j-th value of each run, the first run in the low bits:
@@ -45,8 +46,6 @@ Unpack = Callable[[Tensor, Tensor, Tensor], None]
 """(scales bf16 (k,), codes int8 (k, bytes), values f32 (k, 128) out)."""
 
 _MAGNITUDE = 0x7FFFFFFF
-_INFINITY = 0x7F800000
-_LARGEST_BF16 = 0x7F7F0000
 _SMALLEST_STEP = (127 - 120) << 23  # 2^-120 as f32 bits: its inverse is still finite
 _NAN_BF16 = 0x7FC00000
 _ORDINARY_LOW = (127 - 112) << 23  # groups whose largest lies in [2^-112, 2^127) need no care
@@ -146,8 +145,8 @@ def _divide(values: Tensor, scales: Tensor, largest_code: float) -> Tensor:
 
 def _tame(values: Tensor, largest: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     """Where some group is zero, tiny, huge or non-finite: mend `step`, return values and 1 / step."""
-    step.clamp_max_(_LARGEST_BF16).masked_fill_(step < _SMALLEST_STEP, 0)
-    broken = largest >= _INFINITY
+    step.masked_fill_(step < _SMALLEST_STEP, 0)
+    broken = largest >= _ORDINARY_HIGH
     step.masked_fill_(broken, _NAN_BF16)
     inverse = torch.reciprocal(step.view(torch.float32)).masked_fill_((step == 0) | broken, 0.0)
     if bool(broken.any()):

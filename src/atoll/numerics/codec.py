@@ -10,15 +10,16 @@ is filled up with zeros.
 | name | bits per value | largest error |
 |---|---|---|
 | f32 | 32 | none |
-| bf16 | 16 | 2^-9 of the value (half to even); above 3.39e38 becomes infinite |
+| bf16 | 16 | 2^-8 of the value (half to even); above 3.39e38 becomes infinite |
 | int8 | 8.125 | half a step, step = largest of 128 / 127, rounded up to bf16 |
 | int4 | 4.125 | half a step, step = largest of 128 / 7, rounded up to bf16 |
 | fp4 | 4.125 | E3M0: a third of the value, or 1.2 % of the largest of 128 where that is more |
 | int2 | 2.125 | half a step, step = largest of 128 / 2; an experiment |
 
 Half a step holds to 2^-14 of it: the quotient is rounded too. In a group of the blockwise codecs whose
-largest value is below about 2^-113 everything becomes zero. A non-finite value never hides: it, or its
-whole group, decodes to something non-finite. The bits of such a body are not promised.
+largest value is below about 2^-113 everything becomes zero; one of 2^127 and more counts as infinite. A
+non-finite value never hides: it, or its whole group, decodes to something non-finite. The bits of such a
+body are not promised.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Merger:
         self._codec = codec
         self._fragment = fragment
         self._acc = torch.empty(fragment.numel) if accumulator is None else accumulator
-        self._acc.zero_()
+        self._fresh = True  # the accumulator's contents are still undefined
         self._pieces = _pieces(fragment)
         self._rda = [unit.rule == "rda" for unit in fragment.units]
         self._weight = [0.0] * len(fragment.units)  # sum w
@@ -112,17 +112,21 @@ class Merger:
         """Add one offer. Call in the order of learner names; `only` names the units of a second pass."""
         factors = self._admit(body, weight, unit_norms, only)
         for block in self._pieces:
+            self._clear_if_fresh(block)
             self._add_block(block, body, factors)
+        self._fresh = False
 
     def add_all(self, offers: Sequence[tuple[Tensor, float, tuple[float, ...]]]) -> None:
         """Add (body, weight, unit norms) of several offers in this order, with the bits of `add`."""
         admitted = [(body, self._admit(body, weight, norms, None)) for body, weight, norms in offers]
         lengths = _Lengths(self._pieces)
         for block in self._pieces:
+            self._clear_if_fresh(block)
             for body, factors in admitted:
                 self._add_block(block, body, factors)
             lengths.add(block, self._acc[block.start : block.stop])  # while it is still in the cache
         self._length = lengths.norms()
+        self._fresh = False
 
     def vanished(self) -> tuple[int, ...]:
         """Units whose mean direction vanished although some offer moved them."""
@@ -146,6 +150,8 @@ class Merger:
 
     def finish(self) -> Tensor:
         """Scale every unit and return D, which lives in the accumulator."""
+        if self._fresh:
+            return self._acc.zero_()
         lengths = self._lengths() if any(self._rda) else []
         scales = [
             self._rda_scale(k, lengths[k]) if rda else _quotient(1.0, self._weight[k])
@@ -184,6 +190,10 @@ class Merger:
             else:
                 factors.append(None)
         return factors
+
+    def _clear_if_fresh(self, block: _Block) -> None:
+        if self._fresh:
+            self._acc[block.start : block.stop].zero_()
 
     def _add_block(self, block: _Block, body: Tensor, factors: list[float | None]) -> None:
         runs = _runs(block, factors)
@@ -230,10 +240,10 @@ class _Lengths:
         self._running = SquareSum(wide)
         self._norms = [0.0] * len(self._left)
 
-    def add(self, block: _Block, values: Tensor) -> None:
-        """Add the values of one block."""
+    def add(self, block: _Block, values: Tensor, spend: bool = False) -> None:
+        """Add the values of one block; `spend` lets them be lost."""
         for low, high, unit in block.spans:
-            self._running.add(values[low - block.start : high - block.start])
+            self._running.add(values[low - block.start : high - block.start], spend)
             self._left[unit] -= high - low
             if not self._left[unit]:
                 self._norms[unit] = math.sqrt(self._running.take())
@@ -247,7 +257,8 @@ def _norms(body: Tensor, codec: Codec, pieces: tuple[_Block, ...], wide: bool) -
     lengths = _Lengths(pieces, wide)
     for block in pieces:
         numel = block.stop - block.start
-        lengths.add(block, codec.decode(body, block.start, block.stop, borrow("decoded", numel)))
+        values = codec.decode(body, block.start, block.stop, borrow("decoded", numel))
+        lengths.add(block, values, spend=True)
     return lengths.norms()
 
 

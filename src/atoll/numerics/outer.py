@@ -33,6 +33,8 @@ from atoll.numerics.scratch import BLOCK, borrow
 
 __all__ = ["OuterState", "apply_update", "digest", "fold", "outer_step"]
 
+HALF = BLOCK // 2
+
 
 @dataclass(slots=True)
 class OuterState:
@@ -99,16 +101,17 @@ def _step_block(
     served = state.served[start : start + numel]
     remainder = state.remainder[start : start + numel]
     momentum = state.momentum[start : start + numel]
-    step = borrow("step", numel)
-    update = borrow("update", numel)
-    momentum.mul_(mu).add_(merged)
-    torch.mul(momentum, mu, out=step).add_(merged).mul_(eta)
-    remainder.sub_(step)  # now U
+    for low in range(0, numel, HALF):  # four operands at a time stay in the cache
+        part = slice(low, low + HALF)
+        step = borrow("step", min(HALF, numel - low))
+        momentum[part].mul_(mu).add_(merged[part])
+        torch.mul(momentum[part], mu, out=step).add_(merged[part]).mul_(eta)
+        remainder[part].sub_(step)  # now U
     codec.encode(remainder, body)
-    codec.decode(body, 0, numel, update)
-    torch.add(served, update, out=step)  # served'
-    remainder.sub_(torch.sub(step, served, out=update))
-    served.copy_(step)
+    update = codec.decode(body, 0, numel, borrow("update", numel))
+    update.add_(served)  # served'
+    remainder.add_(served.sub_(update))  # U - (served' - served): negation is exact
+    served.copy_(update)
 
 
 def _check_length(state: OuterState, merged: Tensor) -> None:

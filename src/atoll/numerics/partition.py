@@ -122,7 +122,7 @@ def _shrink(
     size = math.prod(shape)
     row = size // shape[0] if shape else 1
     whole = _Slice(name, start, size, row, rule)
-    target = max(1, numel // num_fragments)
+    target = -(-numel // num_fragments)
     if size * num_fragments <= 2 * numel or not shape:
         yield whole
     elif row <= target or rule == "mean":

@@ -26,6 +26,7 @@ value towards the rounding of one learner. Differs: the paper does not speak of 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ from atoll.numerics.feedback import Encoder
 from atoll.numerics.manifest import Manifest, Unit
 from atoll.numerics.outer import apply_update
 from atoll.numerics.partition import trainable
+from atoll.numerics.scratch import borrow
 
 __all__ = ["Replica"]
 
@@ -78,6 +80,7 @@ class Replica:
         self._pending: list[_Pending | None] = [None] * count
         self._staged: list[Tensor | None] = [None] * count
         self._spare: list[Tensor | None] = [None] * count
+        self._swap = threading.Lock()  # held to exchange references, never to compute
 
     # ------------------------------------------------------------------ whole fragments
 
@@ -134,8 +137,7 @@ class Replica:
         pending = self._pending[fragment]
         if pending is None:
             raise ProtocolError(f"Fragment {fragment} has no open offer.", now_what="Call snapshot first.")
-        base, snapshot = pending.base, pending.snapshot
-        delta = self._seen(fragment, base).sub_(snapshot)
+        delta = self._seen(fragment, pending.base, "delta").sub_(pending.snapshot)
         return self._encoders[fragment].encode(delta, out)
 
     def resolve(self, fragment: int, merged: bool) -> None:
@@ -152,10 +154,12 @@ class Replica:
 
         Off the training thread. Returns the new base, for its digest.
         """
-        newest = self._staged[fragment]
-        newest = self.base(fragment) if newest is None else newest
+        with self._swap:
+            newest = self._staged[fragment]
+            newest = self.base(fragment) if newest is None else newest
         staged = apply_update(newest, body, self.publish_codec, out=torch.empty_like(newest))
-        self._staged[fragment] = staged
+        with self._swap:
+            self._staged[fragment] = staged
         return staged
 
     def stage_full(self, fragment: int, values: Tensor) -> None:
@@ -167,31 +171,35 @@ class Replica:
 
         `merged` is the verdict on the open offer and closes it; a False leaves it open for `resolve`.
         """
-        published = self._staged[fragment]
-        pending = self._pending[fragment]
-        if published is None or (merged and pending is None):
-            missing = "publish is staged" if published is None else "offer is open that could be merged"
-            raise ProtocolError(f"Fragment {fragment}: no {missing}.", now_what="Stage, then adopt once.")
-        if self._adopt == "overwrite" or self._bases[fragment] is None:
+        with self._swap:
+            published, base = self._staged[fragment], self._bases[fragment]
+            if published is None or (merged and self._pending[fragment] is None):
+                missing = "publish is staged" if published is None else "offer is open that could be merged"
+                raise ProtocolError(f"Fragment {fragment}: no {missing}.", now_what="Stage, then adopt once.")
+            self._bases[fragment], self._staged[fragment] = published, None
+        if self._adopt == "overwrite" or base is None:
             self._scatter(fragment, published)
         elif self._adopt == "blend":
-            local = self.gather(fragment).mul_(self._alpha)
-            self._scatter(fragment, local.add_(published * (1.0 - self._alpha)))
+            local = self.gather(fragment, borrow("local", published.numel())).mul_(self._alpha)
+            share = torch.mul(published, 1.0 - self._alpha, out=borrow("share", published.numel()))
+            self._scatter(fragment, local.add_(share))
         else:
-            self._rebase(fragment, published, merged)
-        self._bases[fragment], self._staged[fragment] = published, None
+            self._rebase(fragment, published, base, merged)
         if merged:
             self.resolve(fragment, merged=True)
 
-    def _rebase(self, fragment: int, published: Tensor, merged: bool) -> None:
+    def _rebase(self, fragment: int, published: Tensor, base: Tensor, merged: bool) -> None:
         pending = self._pending[fragment]
-        origin = self._seen(fragment, self.base(fragment))
+        origin = self._seen(fragment, base, "share")
         since = pending.snapshot if merged and pending is not None else origin
-        local = self.gather(fragment)
+        local = self.gather(fragment, borrow("local", published.numel()))
+        progress = local.sub_(since)
         if pending is not None and not merged:
             moved = pending.snapshot - origin
-            self._pending[fragment] = _Pending(published, moved.add_(self._seen(fragment, published)))
-        self._scatter(fragment, local.sub_(since).add_(published))
+            self._pending[fragment] = _Pending(
+                published, moved.add_(self._seen(fragment, published, "share"))
+            )
+        self._scatter(fragment, progress.add_(published))
 
     # ------------------------------------------------------------------ state
 
@@ -228,9 +236,9 @@ class Replica:
                     flat[unit.start : unit.stop].copy_(values[low:high])
                     parameter.copy_(flat.view(parameter.shape))
 
-    def _seen(self, fragment: int, values: Tensor) -> Tensor:
-        """A copy of a version as the model holds it: rounded where parameters are of lower precision."""
-        seen = values.clone()
+    def _seen(self, fragment: int, values: Tensor, role: str) -> Tensor:
+        """A version as the model holds it, rounded where parameters are coarser, in a borrowed buffer."""
+        seen = borrow(role, values.numel()).copy_(values)
         for low, high, unit in self._spans(fragment):
             dtype = self._parameters[unit.storage].dtype
             if dtype in (torch.bfloat16, torch.float16):

@@ -1,0 +1,38 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("vector_levels.py")
+LEVELS = ("default", "avx2", "avx512")
+
+
+@pytest.fixture(scope="module")
+def results():
+    runs = {
+        level: subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            env=os.environ | {"ATEN_CPU_CAPABILITY": level, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for level in LEVELS
+    }
+    return {level: json.loads(run.communicate(timeout=120)[0]) for level, run in runs.items()}
+
+
+def test_bits_do_not_depend_on_the_vector_level(results):
+    found = {level: result["found"] for level, result in results.items()}
+    for key, expected in found["default"].items():
+        for level in ("avx2", "avx512"):
+            assert found[level][key] == expected, f"{key} differs between default and {level}"
+
+
+def test_more_than_one_level_was_really_compared(results):
+    levels = {result["level"] for result in results.values()}
+    if len(levels) == 1:
+        pytest.skip(f"this processor has one vector level only: {levels}")
+    assert len(levels) >= 2
