@@ -71,7 +71,7 @@ def pack_int4(values: Tensor, scales: Tensor, codes: Tensor) -> None:
 
 def unpack_int4(scales: Tensor, codes: Tensor, values: Tensor) -> None:
     """Code times step."""
-    values.copy_(_unpack_nibbles(codes, values)).mul_(_wide(scales))
+    values.copy_(_unpack_nibbles(codes, values)).mul_(_wide(scales).mul_(1.0 / 16.0))
 
 
 def pack_fp4(values: Tensor, scales: Tensor, codes: Tensor) -> None:
@@ -98,7 +98,7 @@ def unpack_fp4(scales: Tensor, codes: Tensor, values: Tensor) -> None:
     bits = borrow("exponents", values.numel(), torch.int16).view_as(values)
     sign = borrow("signs", values.numel(), torch.int16).view_as(values)
     sign.copy_(_unpack_nibbles(codes, values))
-    torch.bitwise_and(sign, 7, out=bits).bitwise_left_shift_(7)
+    torch.bitwise_and(sign, 7 << 4, out=bits).bitwise_left_shift_(3)
     bits.bitwise_or_(sign.bitwise_and_(-(1 << 15)))
     values.copy_(bits.view(torch.bfloat16)).mul_(2.0**120).mul_(_wide(scales))
 
@@ -129,9 +129,9 @@ def unpack_int2(scales: Tensor, codes: Tensor, values: Tensor) -> None:
 
 def _divide(values: Tensor, scales: Tensor, largest_code: float) -> Tensor:
     """Fill in the scales and return values / scale in a kept buffer, |result| <= largest code."""
-    bits = borrow("magnitudes", values.numel(), torch.int32).view_as(values)
-    torch.bitwise_and(values.view(torch.int32), _MAGNITUDE, out=bits)
-    largest = torch.amax(bits, dim=1)
+    ratios = borrow("ratios", values.numel()).view_as(values)
+    bits = torch.bitwise_and(values.view(torch.int32), _MAGNITUDE, out=ratios.view(torch.int32))
+    largest = torch.amax(bits, dim=1)  # magnitudes of floats order as their bits do, NaN above all
     step = (largest.view(torch.float32) / largest_code).view(torch.int32)
     step.add_(0xFFFF).bitwise_and_(-0x10000)  # up to the next bf16
     low, high = torch.aminmax(largest)
@@ -140,7 +140,7 @@ def _divide(values: Tensor, scales: Tensor, largest_code: float) -> Tensor:
     else:
         values, inverse = _tame(values, largest, step)
     scales.view(torch.int16).copy_(step.bitwise_right_shift_(16))
-    return torch.mul(values, inverse.unsqueeze(1), out=borrow("ratios", values.numel()).view_as(values))
+    return torch.mul(values, inverse.unsqueeze(1), out=ratios)
 
 
 def _tame(values: Tensor, largest: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,9 +166,9 @@ def _pack_nibbles(nibbles: Tensor, codes: Tensor) -> None:
 
 
 def _unpack_nibbles(codes: Tensor, like: Tensor) -> Tensor:
+    """16 times each signed nibble: left in the high bits, its sign is the byte's."""
     half = GROUP // 2
     nibbles = borrow("codes", like.numel(), torch.int8).view_as(like)
-    torch.bitwise_right_shift(codes, 4, out=nibbles[:, half:])
     torch.bitwise_left_shift(codes, 4, out=nibbles[:, :half])
-    nibbles[:, :half].bitwise_right_shift_(4)
+    torch.bitwise_and(codes, -16, out=nibbles[:, half:])
     return nibbles

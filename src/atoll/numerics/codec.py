@@ -114,13 +114,15 @@ class Codec:
             return
         scales, codes = self._split(body, values.numel())
         whole = values.numel() // GROUP
+        if whole * GROUP == values.numel():
+            self.pack(values.view(whole, GROUP), scales, codes)
+            return
         if whole:
             self.pack(values[: whole * GROUP].view(whole, GROUP), scales[:whole], codes[:whole])
         rest = values[whole * GROUP :]
-        if rest.numel():
-            filled = borrow("last group", GROUP).zero_()
-            filled[: rest.numel()].copy_(rest)
-            self.pack(filled.view(1, GROUP), scales[whole:], codes[whole:])
+        filled = borrow("last group", GROUP).zero_()
+        filled[: rest.numel()].copy_(rest)
+        self.pack(filled.view(1, GROUP), scales[whole:], codes[whole:])
 
     def _decode_chunk(self, body: Tensor, out: Tensor) -> None:
         if self.unpack is None:
@@ -128,13 +130,15 @@ class Codec:
             return
         scales, codes = self._split(_aligned(body, 2), out.numel())
         whole = out.numel() // GROUP
+        if whole * GROUP == out.numel():
+            self.unpack(scales, codes, out.view(whole, GROUP))
+            return
         if whole:
             self.unpack(scales[:whole], codes[:whole], out[: whole * GROUP].view(whole, GROUP))
         rest = out[whole * GROUP :]
-        if rest.numel():
-            filled = borrow("last group", GROUP)
-            self.unpack(scales[whole:], codes[whole:], filled.view(1, GROUP))
-            rest.copy_(filled[: rest.numel()])
+        filled = borrow("last group", GROUP)
+        self.unpack(scales[whole:], codes[whole:], filled.view(1, GROUP))
+        rest.copy_(filled[: rest.numel()])
 
     def _split(self, body: Tensor, numel: int) -> tuple[Tensor, Tensor]:
         """Views of a chunk: scales as bf16 (k,), codes as int8 (k, code_bytes)."""
