@@ -83,6 +83,13 @@ class Intervals:
         return None
 
 
+    def remove(self, start: int) -> None:
+        """Take the interval that begins there out again."""
+        at = bisect_left(self._starts, start)
+        if at < len(self._starts) and self._starts[at] == start:
+            del self._starts[at], self.rows[at]
+
+
 @dataclass(slots=True)
 class Seen:
     """What the checker knows of one learner from its reports."""
@@ -110,12 +117,14 @@ class Checker:
     epoch: int = 0
     incarnations: dict[str, int] = field(default_factory=dict)
     merged: dict[tuple[str, int, int], Intervals] = field(default_factory=dict)
-    """(name, incarnation, fragment) -> merged intervals, whether or not a crash voided them."""
+    """(name, incarnation, fragment) -> merged intervals that count."""
+    voided: set[tuple[str, int, int, int, int]] = field(default_factory=set)
+    """(name, incarnation, fragment, start, end) that were merged and then lost by a rollback."""
     settled: dict[tuple[str, int, int], Intervals] = field(default_factory=dict)
     owners: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Actor -> (name, incarnation)."""
     headers: dict[tuple[str, int, int, int, int], tuple[msg.Header, list[int]]] = field(default_factory=dict)
-    offered: set[tuple[str, int]] = field(default_factory=set)
+    first_header: dict[tuple[str, int], tuple[str, int, int, int, int]] = field(default_factory=dict)
     truths: dict[tuple[int, int], tuple[Content, ...]] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
     calm_since_ns: int = 0
@@ -129,7 +138,6 @@ class Checker:
     merged_since_heal: set[int] = field(default_factory=set)
     late_bodies: Counter[str] = field(default_factory=Counter)
     parts_since_heal: Counter[str] = field(default_factory=Counter)
-    lost_rounds: list[rec.RoundRecord] = field(default_factory=list)
 
     def read(self, entry: Entry) -> None:
         """Take in one line."""
@@ -249,13 +257,10 @@ class Checker:
         self.expect("I11", truth.finite, lambda: f"{who}: a delta that is not finite was merged")
 
     def _first_offer(self, record: rec.RoundRecord, part: rec.Contributor, who: str) -> None:
-        found = self.headers.get(
-            (part.name, part.incarnation, record.epoch, record.fragment, record.round)
-        )
-        if found is None or (part.name, part.incarnation) in self.offered:
+        key = (part.name, part.incarnation, record.epoch, record.fragment, record.round)
+        if self.first_header.get(key[:2]) != key:
             return
-        self.offered.add((part.name, part.incarnation))
-        header, current = found
+        header, current = self.headers[key]
         behind = [
             (p, version, now)
             for p, (version, now) in enumerate(zip(header.bases, current, strict=True))
@@ -331,6 +336,11 @@ class Checker:
                 self.params.durability != "merge",
                 lambda: f"fragment {p} fell from {chain[-1].version} to {version} (taped: {taped})",
             )
+            for commit in chain[version + 1 :]:
+                for part in commit.contributors:
+                    key = (part.name, part.incarnation, p)
+                    self.merged[key].remove(part.start)
+                    self.voided.add((*key, part.start, part.end))
             del chain[version + 1 :]
 
     # What the syncer says and hears
@@ -356,6 +366,7 @@ class Checker:
             key = (message.name, message.incarnation, message.epoch, message.fragment, message.round)
             if key not in self.headers:
                 self.headers[key] = (message, [chain[-1].version for chain in self.versions])
+                self.first_header.setdefault(key[:2], key)
 
     def _report(self, report: msg.Report) -> None:
         self.num_checks["I5"] += len(report.holdings)
@@ -466,6 +477,7 @@ class Checker:
         merged = self.merged.get(key, _NO_INTERVALS).rows
         if item.fate == "merged":
             known = any(row[:2] == (item.start, item.end) for row in merged)
+            known = known or (*key, item.start, item.end) in self.voided
             self.expect("I5", known, lambda: f"{who}: [{item.start}, {item.end}) was never merged")
         else:
             over = [row for row in merged if row[0] < item.end and item.start < row[1]]

@@ -193,7 +193,7 @@ class LearnerMachine:
             self.out.append(do.SeedSnapshot(message.epoch))
         elif self.seed and held == [(0, body.digest) for body in self.seed]:
             self.seed = tuple(replace(body, epoch=self.epoch) for body in self.seed)
-            self.out.extend(do.Resend(body) for body in self.seed)
+            self.out.extend(do.Resend(self.seed[p]) for p in message.missing)
 
     def _seed_ready(self, event: ev.SeedReady) -> None:
         """The copy becomes this learner's own base; whether it is the run's, digests will tell."""
@@ -322,7 +322,8 @@ class LearnerMachine:
         slot = self.slots[p]
         if not self._is_news(slot, publish):
             return
-        if publish.base_version != msg.FULL and publish.base_version != slot.version:
+        base = (publish.base_version, publish.base_digest)
+        if publish.base_version != msg.FULL and base != (slot.version, slot.digest):
             self._tell(msg.Want(self.name, self.incarnation, self.epoch, p))
             return
         if slot.staging is not None and slot.staging.version >= publish.version:

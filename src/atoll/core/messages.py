@@ -231,6 +231,8 @@ class SeedAsk:
 
     epoch: int
     incarnation: int
+    missing: tuple[int, ...]
+    """Fragments that have not arrived from you yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,7 @@ class Publish:
     version: int
     digest: str
     base_version: int
+    base_digest: str
     verdict: Verdict
     """What became of this learner's offer in `round`."""
     reason: str

@@ -78,10 +78,11 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class SeedRecord:
-    """Version 0 of every fragment."""
+    """Version 0 of every fragment, and the incarnation of the learner it came from."""
 
     epoch: int
     source: str
+    incarnation: int
     digests: tuple[str, ...]
 
 

@@ -33,6 +33,7 @@ class Phase(Enum):
     MERGE = "merge"
     PUT = "put"
     COMMIT = "commit"
+    ENDED = "ended"
 
 
 NO_OFFER = Refusal("none", "")
@@ -412,6 +413,7 @@ class Rounds:
                 fragment.version,
                 fragment.digest,
                 fragment.version - 1 if as_update else msg.FULL,
+                fragment.previous_digest if as_update else "",
                 verdict.verdict,
                 verdict.reason,
                 contribution.upto if contribution else 0,
@@ -432,6 +434,7 @@ class Rounds:
 
     def _end(self, p: int) -> Round:
         rnd = self.open.pop(p)
+        rnd.phase = Phase.ENDED
         self.ended[p] = rnd.number
         if rnd.is_drain:
             self.drained.add(p)

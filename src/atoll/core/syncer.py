@@ -285,7 +285,9 @@ class SyncerMachine:
                 return
             is_new = asked_ns is None
             self.seed_asked[session.name] = now_ns
-            self.desk.send(session, msg.SeedAsk(self.desk.epoch, session.incarnation))
+            have = self.seeds.get((session.name, session.incarnation), {})
+            missing = tuple(p for p in range(self.params.num_fragments) if p not in have)
+            self.desk.send(session, msg.SeedAsk(self.desk.epoch, session.incarnation, missing))
             if is_new:
                 return
 
@@ -298,7 +300,7 @@ class SyncerMachine:
         if len(parts) == self.params.num_fragments:
             self.is_seeding = True
             digests = tuple(parts[p] for p in range(self.params.num_fragments))
-            self.desk.commit("seed", SeedRecord(self.desk.epoch, body.name, digests))
+            self.desk.commit("seed", SeedRecord(self.desk.epoch, body.name, body.incarnation, digests))
 
     # Reports, healing, the clock
 
@@ -342,10 +344,12 @@ class SyncerMachine:
                 self.rounds.publish(session, p, now_ns, NO_OFFER, as_update=False)
 
     def _want(self, now_ns: int, session: Session, message: msg.Want) -> None:
+        """Once at once, then with growing patience: what cannot be used once may never be."""
         if not self.desk.state.fragments:
             return
         sent = session.sent.get(message.fragment)
-        if sent is None or now_ns - sent.at_ns >= session.transit.value:
+        is_first = sent is None or sent.tries == 0
+        if is_first or now_ns - sent.at_ns >= session.patience_ns(sent.tries, self.params.retry_ns):
             self.rounds.publish(session, message.fragment, now_ns, NO_OFFER, as_update=False)
 
     def _advance(self, now_ns: int) -> None:
@@ -365,6 +369,7 @@ class SyncerMachine:
         if self.params.waits and counted and all(s.held_on >= 0 for s in counted):
             for session in counted:
                 desk.schedule.due.setdefault(session.held_on, desk.schedule.t)
+                session.held_on = -1
         min_steps = 1 if self.params.waits else max(1, self.params.interval_steps // 2)
         for p, due in list(desk.schedule.due.items()):
             if self.rounds.try_open(p, counted, min_steps, due, now_ns):

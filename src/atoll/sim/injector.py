@@ -72,7 +72,7 @@ class Injector:
             self._hit_learner(fault, cell)
 
     def _hit_learner(self, fault: PlannedFault, cell: tuple[str, str]) -> None:
-        living = [p for p in self.world.living() if p.machine.state in ("joining", "joined")]
+        living = [p for p in self.world.living() if is_fit(p)]
         if not living:
             return
         process = living[fault.target % len(living)]
@@ -117,8 +117,13 @@ class Injector:
     def _restart(self, m: int) -> None:
         if self.dead.get(m):
             self.dead[m] -= 1
-            if not any(index_of(p) == m and p.machine.state in ("joining", "joined") for p in self.world.living()):
+            if not any(index_of(p) == m and is_fit(p) for p in self.world.living()):
                 self.world.start_learner(m)
+
+    def supervise(self, process: LearnerProcess) -> None:
+        """A life ended by a verdict (fenced, refused): if nobody else bears the name, start anew."""
+        process.die()
+        self._restart_later(index_of(process), 2 * process.step_ns)
 
     def _pause(
         self, process: LearnerProcess | SyncerProcess | None, fault: PlannedFault, cell: tuple[str, str]
@@ -275,17 +280,23 @@ class Injector:
         for process in world.everybody():
             process.fuse = -1
             process.wake()
-        for process in world.living():
-            process.slowdown, process.poison = 1.0, ""
-            if process.machine.state not in ("joining", "joined"):
-                process.die()
-        self.dead = {}
+        for group in world.learners.values():
+            fit = [p for p in group if is_fit(p)]
+            for process in group:
+                process.slowdown, process.poison = 1.0, ""
+                if len(fit) != 1 or process is not fit[0]:
+                    process.die()
         for m in range(world.scenario.num_learners):
             if not any(index_of(p) == m for p in world.living()):
                 world.start_learner(m)
 
     def _say(self, fault: PlannedFault, target: str, detail: str = "") -> None:
         self.world.tape.add(self.world.engine.now_ns, "world", Fault(fault.kind, target, detail))
+
+
+def is_fit(process: LearnerProcess) -> bool:
+    """Alive, and not told to stop."""
+    return process.is_alive and process.machine.state in ("joining", "joined")
 
 
 def index_of(process: LearnerProcess) -> int:

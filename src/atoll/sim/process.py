@@ -150,8 +150,10 @@ class LearnerProcess(Process):
         self.on_poisoned: Callable[[], None] | None = None
         self.to_syncer: Callable[[Any, bool, Any], None] = lambda message, intact, payload: None
         self.syncer_listens: Callable[[], bool] = lambda: False
+        self.on_verdict: Callable[[LearnerProcess], None] = lambda process: None
         self.bodies: dict[int, Any] = {}
-        self.uplink_busy: dict[tuple[int, int], int] = {}
+        self.leaves_at_ns: dict[Any, int] = {}
+        """Bulk message -> time at which its last byte is on the link."""
         self.is_held = False
         self.held_since_ns = 0
         self.held_ns = 0
@@ -164,6 +166,7 @@ class LearnerProcess(Process):
             do.Adopt: lambda c: self.model.adopt(c.fragment, merged=c.merged, unresolved=c.unresolved),
             do.Drop: lambda c: self.model.drop(c.fragment, merged=c.merged),
             do.SeedSnapshot: lambda c: self.call(5 * MS, self._seed, c.epoch),
+            do.Note: self._note,
             do.Hold: self._hold,
             do.Release: self._release,
         }
@@ -183,13 +186,15 @@ class LearnerProcess(Process):
         self.call(duration, self._step, int(duration))
 
     def _step(self, duration_ns: int) -> None:
-        if self.machine.state in ("fenced", "refused", "left"):
-            return
         self.model.step(self.batch)
         self.handle(ev.Stepped(self.engine.now_ns, self.batch, duration_ns, self.held_ns))
         self.held_ns = 0
         if self.is_alive and not self.is_held:
             self._schedule_step()
+
+    def _note(self, command: do.Note) -> None:
+        if command.kind in ("fenced", "refused"):
+            self.on_verdict(self)
 
     def _hold(self, command: do.Hold) -> None:
         self.is_held, self.held_since_ns = True, self.engine.now_ns
@@ -243,17 +248,17 @@ class LearnerProcess(Process):
         elif isinstance(message, msg.SeedBody):
             payload = self.model.seed_payload(message.fragment)
         num_bytes = getattr(message, "num_bytes", 0)
-        if num_bytes:
-            self.uplink_busy[message.fragment, id(type(message))] = self.engine.now_ns
 
         def deliver(message: Any, intact: bool) -> None:
             self.to_syncer(message, intact, payload)
 
         self.network.send(self.name, UP, message, num_bytes, deliver, self.syncer_listens)
+        if num_bytes:
+            self.leaves_at_ns[message] = self.network.links[self.name].up.free_at_ns
 
     def _resend(self, message: Any) -> None:
         """Only if the first copy has left: a thin link is not helped by a second one."""
-        if self.network.links[self.name].up.free_at_ns <= self.engine.now_ns:
+        if self.leaves_at_ns.get(message, 0) <= self.engine.now_ns:
             self._tell(message)
 
 
@@ -327,10 +332,10 @@ class SyncerProcess(Process):
             versions = dict(enumerate(disk.snapshot[1]))
             content = disk.snapshot[2]
         stop = {r.fragment: r.to_version for r in rollbacks}
-        for record in disk.records:
-            if isinstance(record, SeedRecord) and content is None:
-                content = disk.files[hash_name(record)].content
-        deltas, goal = [], {}
+        seed = next(record for record in disk.records if isinstance(record, SeedRecord))
+        if content is None:
+            content = disk.files[hash_name(seed)].content
+        deltas, goal = [], dict(enumerate(seed.digests))
         for p, chain in sorted(history(disk.records).items()):
             for record in chain[: stop.get(p, len(chain))]:
                 if record.version > versions.get(p, 0):
@@ -381,7 +386,7 @@ class SyncerProcess(Process):
     def _commit_point(self, command: do.Commit) -> None:
         record = command.record
         if isinstance(record, SeedRecord):
-            parts = next(p for (name, _), p in self.seeds.items() if name == record.source and len(p) == len(record.digests))
+            parts = self.seeds[record.source, record.incarnation]
             content = [parts[p] for p in range(len(record.digests))]
             self.disk.begin_file(hash_name(record), content)
             self.disk.end_file(hash_name(record), sync=True)

@@ -58,10 +58,10 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
     rng = Chance(seed).branch("scenario")
     num_learners = rng.randint(2, 8)
     num_fragments = rng.randint(2, 8)
-    interval = rng.randint(max(4, num_fragments), max(6, 2 * num_fragments))
+    interval = rng.randint(max(6, num_fragments), max(8, 2 * num_fragments))
     algorithm = rng.choices(("decoupled", "streaming", "diloco"), (8, 1, 1))[0]
     if algorithm == "diloco":
-        num_fragments, interval = 2, rng.randint(4, 6)
+        num_fragments, interval = 2, rng.randint(6, 8)
     fragment_bytes = 1_000_000
     slow_link = rng.random() < 0.3
     step_ns = tuple(int(STEP_NS * rng.choice((1, 1, 1, 1.2, 2)) * (0.9 + 0.2 * rng.random())) for _ in range(num_learners))
@@ -84,13 +84,13 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         fragment_bytes=(fragment_bytes,) * num_fragments,
         publish_bytes=(fragment_bytes,) * num_fragments,
         full_bytes=(2 * fragment_bytes,) * num_fragments,
-        heartbeat_ns=2 * STEP_NS,
-        alive_ns=7 * STEP_NS,
-        retry_ns=3 * STEP_NS,
+        heartbeat_ns=3 * STEP_NS // 2,
+        alive_ns=5 * STEP_NS,
+        retry_ns=2 * STEP_NS,
         drain_ns=3 * cycle,
         live_ns=4 * cycle + 30 * STEP_NS,
     )
-    faults_until_ns = int(STEP_NS * (28 * interval / num_fragments) * 1.25) + 10 * STEP_NS
+    faults_until_ns = int(STEP_NS * (26 * interval / num_fragments)) + 10 * STEP_NS
     finish_under_faults = rng.random() < 0.25
     num_faults = rng.randint(25, 55) if faults else 0
     span = (2 * STEP_NS, faults_until_ns)
@@ -154,12 +154,11 @@ class World:
             engine.run(engine.now_ns + scenario.params.drain_ns // 2)
         self.injector.heal()
         self._mark("healed")
-        engine.run(engine.now_ns + self.live_span_ns)
+        self._run_until(self._all_merged_since(self.num_records()), engine.now_ns + self.live_span_ns)
         self._mark("live")
         self._run_until(self.has_enough_merges, self.engine.now_ns + MAX_STEPS * STEP_NS)
-        if not scenario.finish_under_faults:
-            self._mark("finish")
-            self._request_finish()
+        self._mark("finish")
+        self._request_finish()
         self._run_until(self.is_finished, engine.now_ns + scenario.params.drain_ns + 30 * STEP_NS)
         engine.run(engine.now_ns + 4 * STEP_NS)
         self._mark("end")
@@ -169,13 +168,36 @@ class World:
         """3 H steps of the slowest learner."""
         return 3 * self.scenario.params.interval_steps * max(self.scenario.step_ns)
 
+    def num_records(self) -> int:
+        """How much the store holds."""
+        return len(self.disk.records)
+
+    def _all_merged_since(self, start: int) -> Callable[[], bool]:
+        """Whether every fragment has a commit among the records after the first `start`."""
+        missing = set(range(self.scenario.params.num_fragments))
+        seen = start
+
+        def done() -> bool:
+            nonlocal seen
+            records = self.disk.records
+            while seen < len(records):
+                record = records[seen]
+                seen += 1
+                if type(record) is RoundRecord:
+                    missing.discard(record.fragment)
+            return not missing or self.is_finished()
+
+        return done
+
     def _run_until(self, done: Callable[[], bool], limit_ns: int) -> None:
         if not done():
             self.engine.run(limit_ns, stop=done)
 
     def has_enough_merges(self) -> bool:
         """Whether the run is long enough to be worth checking."""
-        return self.num_merges() >= MIN_MERGES or self.is_finished()
+        return self.is_finished() or (
+            len(self.disk.records) > MIN_MERGES and self.num_merges() >= MIN_MERGES
+        )
 
     def num_merges(self) -> int:
         """Rounds in the store."""
@@ -221,6 +243,7 @@ class World:
         process.step_ns, process.batch = scenario.step_ns[m], scenario.batches[m]
         process.to_syncer = self._to_syncer
         process.syncer_listens = self._syncer_listens
+        process.on_verdict = self.injector.supervise
         self.learners.setdefault(name, []).append(process)
         process.start()
         return process
