@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 
 import torch
 from hardware import hardware, interleaved, median_and_spread
@@ -37,8 +38,8 @@ def measure(numel: int, repeats: int) -> dict[str, tuple[float, float, float]]:
     values, back = gradient(numel), torch.empty(numel)
     loops = max(1, (8 * BLOCK) // numel)  # a short run is repeated inside the timed region
 
-    def repeated(act: object, *args: object) -> object:
-        return lambda: [act(*args) for _ in range(loops)]  # type: ignore[operator]
+    def repeated(act: Callable[..., object], *args: object) -> Callable[[], object]:
+        return lambda: [act(*args) for _ in range(loops)]
 
     runs = {"copy": repeated(back.copy_, values)}
     for name, codec in CODECS.items():
@@ -46,7 +47,7 @@ def measure(numel: int, repeats: int) -> dict[str, tuple[float, float, float]]:
         runs[f"{name} encode"] = repeated(codec.encode, values, body)
         runs[f"{name} decode"] = repeated(codec.decode, body, 0, numel, back)
     speeds = {}
-    for name, seconds in interleaved(runs, repeats).items():  # type: ignore[arg-type]
+    for name, seconds in interleaved(runs, repeats).items():
         median, low, high = median_and_spread([4e-9 * numel * loops / s for s in seconds])
         speeds[name] = (median, low, high)
     return speeds

@@ -24,6 +24,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from hardware import hardware, interleaved, median_and_spread
@@ -126,7 +127,6 @@ def peak_of_round(numel: int, learners: int) -> dict[str, float]:
     codec, fragment = codec_for("bf16"), fragment_of(numel)
     state = OuterState.start(torch.zeros(numel))
     state.remainder.fill_(0.0), state.momentum.fill_(0.0)
-    inbound = torch.empty(codec.encoded_bytes(BLOCK), dtype=torch.uint8)
     before = _status_mib("VmRSS")
     inbound = torch.empty(codec.encoded_bytes(numel), dtype=torch.uint8)
     merger = Merger(codec, fragment)
@@ -166,7 +166,7 @@ def _peaks(numel: int) -> list[dict[str, float]]:
     return rows
 
 
-def report(numel: int, learners: int, repeats: int, norm_values: int) -> dict[str, object]:
+def report(numel: int, learners: int, repeats: int, norm_values: int) -> dict[str, Any]:
     """Measure everything and return it as one object."""
     seconds = measure(numel, learners, repeats)
     parts = {name: median_and_spread(values) for name, values in seconds.items()}
@@ -193,22 +193,22 @@ def report(numel: int, learners: int, repeats: int, norm_values: int) -> dict[st
     }
 
 
-def show(found: dict[str, object]) -> None:
+def show(found: dict[str, Any]) -> None:
     """Print a report for people."""
-    print("all numbers measured;", ", ".join(f"{k} {v}" for k, v in found["hardware"].items()))  # type: ignore[attr-defined]
+    print("all numbers measured;", ", ".join(f"{k} {v}" for k, v in found["hardware"].items()))
     print(f"{found['learners']} learners, fragment of {found['values']:,} values, {found['repeats']} repeats")
-    rows = dict(found["seconds"])  # type: ignore[call-overload]
+    rows = dict(found["seconds"])
     rows["round = check + merge + outer"], rows["merge + outer"] = (
         found["round_s"],
         found["after_last_body_s"],
     )
     for name, (median, low, high) in rows.items():
         print(f"  {name:32s} {median * 1e3:8.1f} ms   ({low * 1e3:.1f} .. {high * 1e3:.1f})")
-    print(f"round / floor              {found['round_over_floor']:.2f}   aim 1.3")
+    print(f"round / floor               {found['round_over_floor']:.2f}   aim 1.3")
     print(f"after the last body / floor {found['after_last_body_over_floor']:.2f}")
-    print(f"naive / round              {found['naive_over_round']:.1f}   aim 10")
+    print(f"naive / round               {found['naive_over_round']:.1f}   aim 10")
     print(f"norm of {found['norm_values']:,} values: relative error {found['norm_error']:.1e}   aim 1e-6")
-    for row in found["memory"]:  # type: ignore[attr-defined]
+    for row in found["memory"]:
         print(
             f"M={row['learners']:2d}: {row['extra_mib']:6.1f} MiB beyond the state at the peak; "
             f"one accumulator and one inbound body are {row['accumulator_mib'] + row['inbound_mib']:.1f}"

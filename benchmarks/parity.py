@@ -17,6 +17,7 @@ import sysconfig
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from hardware import hardware
@@ -156,53 +157,61 @@ def heldout(model: Gpt, text: Tensor) -> float:
     return sum(float(model(part)) for part in windows.split(256)) / 8
 
 
+def run(options: argparse.Namespace, seed: int, learners: int, text: Tensor, held: Tensor) -> dict[str, Any]:
+    """Train one method and return its row; one learner means Data-Parallel."""
+    begin = time.perf_counter()
+    dp = learners == 1
+    model = data_parallel(options, seed, text) if dp else decoupled(options, seed, text, learners)
+    return {
+        "method": "data-parallel" if dp else "decoupled",
+        "learners": learners,
+        "seed": seed,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens": options.steps * options.batch * CONTEXT,
+        "heldout_loss": heldout(model, held),
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+OPTIONS: dict[str, tuple[Any, str]] = {
+    "steps": (4000, "optimizer steps of each learner"),
+    "size": (64, "width; 64 is 0.17M parameters, 96 is 0.37M"),
+    "layers": (3, "transformer blocks"),
+    "batch": (24, "global batch in windows of 64 bytes"),
+    "lr-dp": (3e-3, "peak rate of Data-Parallel"),
+    "lr-decoupled": (3e-3, "peak rate of every learner"),
+    "eta": (0.4, "outer rate"),
+    "mu": (0.9, "outer momentum"),
+    "tau": (2, "steps between snapshot and adoption"),
+    "codec": ("bf16", "of offers and publishes"),
+    "adopt": ("overwrite", "overwrite, blend or rebase"),
+}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--size", type=int, default=64, help="width; 64 is 0.17M parameters, 96 is 0.37M")
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=24, help="global batch in windows of 64 bytes")
+    for name, (default, says) in OPTIONS.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{says} ({default})")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--learners", type=int, nargs="+", default=[2, 4], help="M")
-    parser.add_argument("--lr-dp", type=float, default=3e-3)
-    parser.add_argument("--lr-decoupled", type=float, default=3e-3)
-    parser.add_argument("--eta", type=float, default=0.4)
-    parser.add_argument("--mu", type=float, default=0.9)
-    parser.add_argument("--tau", type=int, default=2, help="steps between snapshot and adoption")
-    parser.add_argument("--codec", default="bf16")
-    parser.add_argument("--adopt", default="overwrite", choices=["overwrite", "blend", "rebase"])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     text, held = corpus()
     print("measured;", ", ".join(f"{k} {v}" for k, v in hardware().items()))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seed in options.seeds:
-        base = 0.0
         for learners in [1, *options.learners]:
-            begin = time.perf_counter()
-            dp = learners == 1
-            model = data_parallel(options, seed, text) if dp else decoupled(options, seed, text, learners)
-            loss = heldout(model, held)
-            base = loss if dp else base
-            rows.append(
-                {
-                    "method": "data-parallel" if dp else "decoupled",
-                    "learners": learners,
-                    "seed": seed,
-                    "parameters": sum(p.numel() for p in model.parameters()),
-                    "tokens": options.steps * options.batch * CONTEXT,
-                    "heldout_loss": loss,
-                    "gap_percent": 100 * (loss / base - 1),
-                    "seconds": time.perf_counter() - begin,
-                }
-            )
+            row = run(options, seed, learners, text, held)
+            rows.append(row)
+            baseline = next(r for r in rows if r["seed"] == seed)  # Data-Parallel runs first
+            row["gap_percent"] = 100 * (row["heldout_loss"] / baseline["heldout_loss"] - 1)
             print(
                 "{method:14s} M={learners} seed {seed}  {parameters:,} parameters  {tokens:,} tokens  "
-                "held-out {heldout_loss:.4f}  gap {gap_percent:+.2f} %  {seconds:.0f} s".format(**rows[-1]),
+                "held-out {heldout_loss:.4f}  gap {gap_percent:+.2f} %  {seconds:.0f} s".format(**row),
                 flush=True,
             )
     if options.json:

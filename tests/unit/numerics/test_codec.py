@@ -119,11 +119,14 @@ def test_a_value_at_the_end_of_f32_shows_as_non_finite_instead_of_changing_its_s
 
 
 @pytest.mark.parametrize("name", BLOCKWISE)
-def test_the_largest_value_does_not_clip(name):
+@pytest.mark.parametrize(
+    "largest", [1.2345, 1.0, -1.0, 127.0]
+)  # the last three are exact multiples of a step
+def test_the_largest_value_does_not_clip(name, largest):
     values = torch.zeros(128)
-    values[5] = 1.2345
+    values[5] = largest
     back = float(decoded(codec_for(name).encode(values), 128, codec_for(name))[5])
-    assert back == pytest.approx(1.2345, rel=0.26 if name == "int2" else 2.0**-7)
+    assert back == pytest.approx(largest, rel=0.26 if name == "int2" else 2.0**-7)
 
 
 def test_rounding_is_half_to_even():
@@ -193,3 +196,9 @@ def test_a_body_at_an_odd_offset_is_read_all_the_same(name):
     body = codec.encode(values)
     shifted = torch.cat([torch.zeros(1, dtype=torch.uint8), body])[1:]
     assert torch.equal(decoded(shifted, 300, codec), decoded(body, 300, codec))
+
+
+@pytest.mark.parametrize("name", BLOCKWISE)
+@pytest.mark.parametrize("size", [0.0, 1e-44])
+def test_a_group_that_becomes_zero_is_written_as_zero_bytes(name, size):
+    assert not codec_for(name).encode(torch.full((256,), size)).any()

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -136,6 +138,23 @@ def test_several_publishes_may_be_staged_before_one_adoption():
     assert weight.item() == 5.0
     with pytest.raises(ProtocolError, match="no publish is staged"):
         replica.adopt(0, merged=False)
+
+
+def test_an_adoption_in_the_middle_of_staging_loses_no_version():
+    weight, replica = one_value()
+    publish(replica, 8.0)
+    plain = codec_for("int8")
+
+    def adopts_meanwhile(scales, codes, values):
+        plain.unpack(scales, codes, values)
+        replica.adopt(0, merged=False)
+
+    replica.publish_codec = dataclasses.replace(plain, unpack=adopts_meanwhile)
+    staged = replica.stage(0, plain.encode(torch.tensor([-3.0])))
+    assert weight.item() == 8.0
+    assert staged.item() == pytest.approx(5.0, abs=0.05)
+    replica.adopt(0, merged=False)
+    assert weight.item() == staged.item()
 
 
 def test_a_full_fragment_replaces_another_history():
