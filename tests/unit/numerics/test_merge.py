@@ -127,11 +127,18 @@ def test_inspect_shows_a_bad_value_in_its_unit_and_nowhere_else(name, bad):
 
 
 def test_inspect_is_right_where_f32_squares_fade_or_overflow():
-    values = torch.cat(
-        [torch.full((100,), 1e-30), torch.full((100,), 1e30), torch.zeros(100), torch.ones(100)]
+    sizes, numel = [1e-30, 1e30, 0.0, 1.0], 10_000  # long enough for squares in f32
+    values = torch.cat([torch.full((numel,), size) for size in sizes])
+    cut = fragment((numel, "rda"), (numel, "rda"), (numel, "mean"), (numel, "rda"))
+    assert inspect(body(values), F32, cut) == pytest.approx(
+        [100.0 * size for size in sizes], rel=1e-6, abs=0.0
     )
-    norms = inspect(body(values), F32, fragment((100, "rda"), (100, "rda"), (100, "mean"), (100, "rda")))
-    assert norms == pytest.approx((1e-29, 1e31, 0.0, 10.0), rel=1e-6, abs=0.0)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e60])
+def test_weights_beyond_f32_are_as_good_as_others(scale):
+    merged = merge([body([3.0, 0.0]), body([0.0, 4.0])], [scale, 3 * scale], F32, fragment((2, "rda")))
+    assert merged.tolist() == pytest.approx([1.1859, 3.5576], abs=1e-4)
 
 
 def test_a_non_finite_offer_is_refused_with_its_fragment():
