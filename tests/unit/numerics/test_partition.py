@@ -195,3 +195,9 @@ def test_a_damaged_plain_form_is_refused(damage):
         del plain["storages"]
     with pytest.raises(ModelError, match="not the manifest"):
         Manifest.from_dict(plain)
+
+
+def test_large_units_are_placed_before_small_ones():
+    sizes = {"a": 1, "b": 1, "c": 1, "d": 1, "e": 4}
+    manifest = partition(Bag(**{name: torch.zeros(numel) for name, numel in sizes.items()}), 2)
+    assert [fragment.numel for fragment in manifest.fragments] == [4, 4]
