@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from atoll.errors import ConfigError, ModelError, ProtocolError
+from atoll.numerics.blockwise import unpack_int8
 from atoll.numerics.codec import codec_for
 from atoll.numerics.outer import OuterState, digest, outer_step
 from atoll.numerics.partition import partition
@@ -146,7 +147,7 @@ def test_an_adoption_in_the_middle_of_staging_loses_no_version():
     plain = codec_for("int8")
 
     def adopts_meanwhile(scales, codes, values):
-        plain.unpack(scales, codes, values)
+        unpack_int8(scales, codes, values)
         replica.adopt(0, merged=False)
 
     replica.publish_codec = dataclasses.replace(plain, unpack=adopts_meanwhile)
