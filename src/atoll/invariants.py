@@ -114,6 +114,8 @@ class Checker:
     now_ns: int = 0
     versions: list[list[Commit]] = field(default_factory=list)
     """Fragment -> its versions, as far as they count now; index 0 is the seed."""
+    served: list[int] = field(default_factory=list)
+    """Fragment -> the version that the syncer knows to be stored."""
     epoch: int = 0
     incarnations: dict[str, int] = field(default_factory=dict)
     merged: dict[tuple[str, int, int], Intervals] = field(default_factory=dict)
@@ -174,9 +176,11 @@ class Checker:
                 self.epoch = record.epoch
                 for back in record.rollbacks:
                     self._fall_back(back.fragment, back.to_version, taped=True)
+                self.served = [chain[-1].version for chain in self.versions]
             case rec.SeedRecord():
                 self.expect("I1", not self.versions, lambda: "the run was seeded twice")
                 self.versions = [[Commit(0, digest, ())] for digest in record.digests]
+                self.served = [0] * len(record.digests)
             case rec.FinishRecord():
                 self.is_open = False
                 self.has_finished = True
@@ -365,7 +369,7 @@ class Checker:
         elif isinstance(message, msg.Header) and message.epoch == self.epoch:
             key = (message.name, message.incarnation, message.epoch, message.fragment, message.round)
             if key not in self.headers:
-                self.headers[key] = (message, [chain[-1].version for chain in self.versions])
+                self.headers[key] = (message, list(self.served))
                 self.first_header.setdefault(key[:2], key)
 
     def _report(self, report: msg.Report) -> None:
@@ -426,6 +430,10 @@ class Checker:
             self.calm_since_ns = self.now_ns
 
     # Rounds and ticks
+
+    def _install(self, actor: str, item: do.Install) -> None:
+        if item.fragment >= 0:
+            self.served[item.fragment] = item.version
 
     def _ticked(self, actor: str, item: do.Ticked) -> None:
         leap = item.to_tick - item.from_tick
@@ -520,6 +528,7 @@ _HANDLERS: dict[type, Callable[[Checker, str, Any], None]] = {
     ev.DeltaPut: Checker._store_answered,
     ev.Started: Checker._started,
     do.Send: Checker._send,
+    do.Install: Checker._install,
     do.Ticked: Checker._ticked,
     do.Opened: Checker._opened,
     do.Note: Checker._note,

@@ -248,6 +248,7 @@ class Rounds:
                 continue
             deadline_ns = self._body_deadline_ns(rnd, name)
             if now_ns >= deadline_ns:
+                self._learn_slowness(rnd, name, now_ns)
                 rnd.drop(name, Refusal("late", "the body did not arrive in time"))
                 desk.note("dropped", "late: no body in time", fragment=rnd.fragment, who=name)
             else:
@@ -269,6 +270,14 @@ class Rounds:
             return rnd.deadline_ns
         patience = session.body_patience_ns(self._offer_bytes(rnd), self.desk.params.retry_ns)
         return min(rnd.deadline_ns, max(rnd.closed_ns, rnd.offered_at_ns[name]) + patience)
+
+    def _learn_slowness(self, rnd: Round, name: str, now_ns: int) -> None:
+        """A missed deadline is a measurement too: without it a link that became slow would be
+
+        given the old, short deadline for ever, and never be measured again."""
+        session, num_bytes = self.desk.sessions.get(name), self._offer_bytes(rnd)
+        if session is not None and num_bytes:
+            session.ns_per_byte.add((now_ns - rnd.offered_at_ns[name]) / num_bytes)
 
     def _offer_bytes(self, rnd: Round) -> int:
         sizes = self.desk.params.fragment_bytes

@@ -366,14 +366,22 @@ class SyncerMachine:
         if self.drain_reason or self._budget_spent(now_ns):
             self._drain(now_ns, counted)
             return
-        if self.params.waits and counted and all(s.held_on >= 0 for s in counted):
-            for session in counted:
-                desk.schedule.due.setdefault(session.held_on, desk.schedule.t)
-                session.held_on = -1
         min_steps = 1 if self.params.waits else max(1, self.params.interval_steps // 2)
+        if self.params.waits and counted and all(s.held_on >= 0 for s in counted):
+            min_steps = 0
+            self._call_for_held(counted)
         for p, due in list(desk.schedule.due.items()):
             if self.rounds.try_open(p, counted, min_steps, due, now_ns):
                 del desk.schedule.due[p]
+
+    def _call_for_held(self, counted: list[Session]) -> None:
+        """Waiting algorithms: everybody waits, so t stands still; run the rounds they wait for.
+
+        Learners out of step with each other may have nothing to offer there: then the round is
+        cancelled, and the cancellation lets them go on."""
+        for session in counted:
+            self.desk.schedule.due.setdefault(session.held_on, self.desk.schedule.t)
+            session.held_on = -1
 
     def may_offer(self, session: Session) -> bool:
         """Only a healed learner is asked."""

@@ -251,14 +251,14 @@ class Injector:
         self._say(fault, ",".join(chosen), "/".join(ways))
         directions = [links[name].direction(way) for name in chosen for way in ways]
         for direction in directions:
-            direction.troubles.append(trouble)
+            self.world.network.trouble(direction, trouble, begins=True)
             self.troubles.append((direction, trouble))
         self.world.engine.after(fault.duration_ns, self._end_trouble, trouble)
 
     def _end_trouble(self, trouble: Trouble) -> None:
         for direction, one in self.troubles:
-            if one is trouble and one in direction.troubles:
-                direction.troubles.remove(one)
+            if one is trouble:
+                self.world.network.trouble(direction, one, begins=False)
         self.troubles = [pair for pair in self.troubles if pair[1] is not trouble]
 
     # Healing
@@ -268,12 +268,8 @@ class Injector:
         self.is_over = True
         world = self.world
         for direction, trouble in self.troubles:
-            if trouble in direction.troubles:
-                direction.troubles.remove(trouble)
+            world.network.trouble(direction, trouble, begins=False)
         self.troubles = []
-        for link in world.network.links.values():
-            for direction in (link.up, link.down):
-                direction.free_at_ns = min(direction.free_at_ns, world.engine.now_ns)
         world.disk.is_full = False
         self._set_disk_slowdown(1.0)
         self._boot_syncer()

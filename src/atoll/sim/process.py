@@ -152,8 +152,6 @@ class LearnerProcess(Process):
         self.syncer_listens: Callable[[], bool] = lambda: False
         self.on_verdict: Callable[[LearnerProcess], None] = lambda process: None
         self.bodies: dict[int, Any] = {}
-        self.leaves_at_ns: dict[Any, int] = {}
-        """Bulk message -> time at which its last byte is on the link."""
         self.is_held = False
         self.held_since_ns = 0
         self.held_ns = 0
@@ -253,12 +251,10 @@ class LearnerProcess(Process):
             self.to_syncer(message, intact, payload)
 
         self.network.send(self.name, UP, message, num_bytes, deliver, self.syncer_listens)
-        if num_bytes:
-            self.leaves_at_ns[message] = self.network.links[self.name].up.free_at_ns
 
     def _resend(self, message: Any) -> None:
         """Only if the first copy has left: a thin link is not helped by a second one."""
-        if self.leaves_at_ns.get(message, 0) <= self.engine.now_ns:
+        if not self.network.links[self.name].up.holds(message):
             self._tell(message)
 
 
