@@ -39,6 +39,7 @@ __all__ = [
     "TakeSnapshot",
     "Tell",
     "Ticked",
+    "Unstage",
 ]
 
 Fate = Literal["merged", "overwritten", "late", "stale", "rejected", "cancelled"]
@@ -138,6 +139,13 @@ class Adopt:
     digest: str
     merged: bool
     unresolved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unstage:
+    """Forget what is staged for a fragment."""
+
+    fragment: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +279,7 @@ Command: TypeAlias = (
     | Resend
     | Stage
     | Adopt
+    | Unstage
     | Drop
     | SeedSnapshot
     | Settle

@@ -167,9 +167,17 @@ class LearnerMachine:
         self.heard_ns = now_ns
         if message.epoch > self.epoch:
             self.epoch, self.echo_ns = message.epoch, 0
+            self._forget_staged()
         self.global_t = max(self.global_t, message.t)
         self.finished = message.finished
         self._report(now_ns)
+
+    def _forget_staged(self) -> None:
+        """What an earlier life of the syncer published may not be history any more."""
+        for p, slot in enumerate(self.slots):
+            if slot.staged is not None:
+                self.out.append(do.Unstage(p))
+            slot.staging = slot.staged = None
 
     def _fenced(self, message: msg.Fenced) -> None:
         self._release("fenced")
@@ -322,8 +330,9 @@ class LearnerMachine:
         slot = self.slots[p]
         if not self._is_news(slot, publish):
             return
+        newest = slot.staged or slot
         base = (publish.base_version, publish.base_digest)
-        if publish.base_version != msg.FULL and base != (slot.version, slot.digest):
+        if publish.base_version != msg.FULL and base != (newest.version, newest.digest):
             self._tell(msg.Want(self.name, self.incarnation, self.epoch, p))
             return
         if slot.staging is not None and slot.staging.version >= publish.version:
@@ -333,11 +342,10 @@ class LearnerMachine:
 
     def _is_news(self, slot: Slot, publish: msg.Publish) -> bool:
         """A later version; or, from a later life of the syncer, another history."""
-        held = slot.staged or None
-        version, epoch = (held.version, held.epoch) if held else (slot.version, slot.epoch)
-        if publish.epoch > epoch:
-            return publish.version != version or publish.digest != (held.digest if held else slot.digest)
-        return publish.version > version
+        newest = slot.staged or slot
+        if publish.epoch > newest.epoch:
+            return (publish.version, publish.digest) != (newest.version, newest.digest)
+        return publish.version > newest.version
 
     def _staged(self, event: ev.Staged) -> None:
         slot = self.slots[event.fragment]
@@ -345,8 +353,6 @@ class LearnerMachine:
         if publish is None or (publish.version, publish.digest) != (event.version, event.digest):
             return
         slot.staging = None
-        if publish.epoch != self.epoch:
-            return
         if not event.ok:
             self._tell(msg.Want(self.name, self.incarnation, self.epoch, event.fragment))
             return
@@ -359,8 +365,6 @@ class LearnerMachine:
         publish = slot.staged
         assert publish is not None
         slot.staged = None
-        if publish.epoch != self.epoch:
-            return
         fate = self._fate(slot.offer, publish)
         merged, unresolved = fate == "merged", slot.offer is not None and fate is None
         self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved))

@@ -166,6 +166,11 @@ class Replica:
         """Stage a full fragment, for a learner on another base."""
         self._staged[fragment] = self._checked(fragment, values).clone()
 
+    def unstage(self, fragment: int) -> None:
+        """Forget a staged version: an earlier life of the syncer published it."""
+        with self._swap:
+            self._staged[fragment] = None
+
     def adopt(self, fragment: int, merged: bool) -> None:
         """Take the staged version in. Training thread, at a step boundary.
 

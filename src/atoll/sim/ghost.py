@@ -46,6 +46,7 @@ class LearnerModel(Protocol):
     def snapshot(self, p: int) -> None: ...
     def encode(self, p: int, name: str, incarnation: int, poison: str) -> tuple[str, Any]: ...
     def stage(self, p: int, payload: Any, *, full: bool) -> str: ...
+    def unstage(self, p: int) -> None: ...
     def adopt(self, p: int, *, merged: bool, unresolved: bool) -> None: ...
     def drop(self, p: int, *, merged: bool) -> None: ...
 
@@ -118,8 +119,12 @@ class GhostLearner:
     def stage(self, p: int, payload: Any, *, full: bool) -> str:
         """The digest of the version that the payload leads to from here."""
         part = self.parts[p]
-        part.staged = payload if full else hash_of(part.base, payload)
+        part.staged = payload if full else hash_of(part.staged or part.base, payload)
         return part.staged
+
+    def unstage(self, p: int) -> None:
+        """Forget what was staged."""
+        self.parts[p].staged = ""
 
     def adopt(self, p: int, *, merged: bool, unresolved: bool) -> None:
         """Stand on the staged version."""

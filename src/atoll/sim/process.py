@@ -14,7 +14,7 @@ from typing import Any
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
-from atoll.core.learner import LearnerMachine
+from atoll.core.learner import LearnerMachine, Slot
 from atoll.core.params import MS, RunParams
 from atoll.core.records import SeedRecord, history
 from atoll.core.syncer import SyncerMachine
@@ -162,6 +162,7 @@ class LearnerProcess(Process):
             do.Encode: lambda c: self.call(5 * MS, self._encode, c),
             do.Stage: lambda c: self.call(5 * MS, self._stage, c.publish, self.payload),
             do.Adopt: lambda c: self.model.adopt(c.fragment, merged=c.merged, unresolved=c.unresolved),
+            do.Unstage: lambda c: self.model.unstage(c.fragment),
             do.Drop: lambda c: self.model.drop(c.fragment, merged=c.merged),
             do.SeedSnapshot: lambda c: self.call(5 * MS, self._seed, c.epoch),
             do.Note: self._note,
@@ -228,10 +229,14 @@ class LearnerProcess(Process):
     def _stage(self, publish: msg.Publish, payload: Any) -> None:
         p, full = publish.fragment, publish.base_version == msg.FULL
         slot = self.machine.slots[p]
-        if slot.staging is not publish or not (full or slot.version == publish.base_version):
+        if slot.staging is not publish or not (full or self._holds_base(slot, publish)):
             return
         ok = payload is not None and self.model.stage(p, payload, full=full) == publish.digest
         self.handle(ev.Staged(self.engine.now_ns, p, publish.version, publish.digest, ok))
+
+    def _holds_base(self, slot: Slot, publish: msg.Publish) -> bool:
+        newest = slot.staged or slot
+        return (newest.version, newest.digest) == (publish.base_version, publish.base_digest)
 
     def _seed(self, epoch: int) -> None:
         if any(slot.version >= 0 for slot in self.machine.slots):
