@@ -19,7 +19,8 @@ I10 While K healed learners step and hear, the store can be written and the budg
     nobody on a slow link is starved, and the run finishes when asked to.
 I11 Every committed value is finite.
 I12 t never falls; a leap of more than half a cycle fires none of the rounds it passes over.
-I13 A fragment has one round at a time, and at most tau rounds gather.
+I13 A fragment has one round at a time, at most tau rounds gather, and in `decoupled` the grace
+    window of none stays open for longer than one step.
 I14 Weights are c_tokens^2 / c_steps.
 """
 
@@ -134,6 +135,12 @@ class Checker:
     is_open: bool = True
     has_finished: bool = False
     gathering: dict[int, int] = field(default_factory=dict)
+    """Fragment -> round that waits for headers."""
+    offered_at: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Fragment -> learner -> time of its header, for the rounds that gather."""
+    step_ns: dict[str, int] = field(default_factory=dict)
+    turn_ns: int = 0
+    """Time of the syncer's last event: a paused syncer is not to blame."""
     t: int = 0
     skipped: list[tuple[int, int]] = field(default_factory=list)
     healed_ns: int = -1
@@ -280,6 +287,7 @@ class Checker:
     def _booted(self, actor: str, event: ev.Booted) -> None:
         self.calm_since_ns = self.now_ns
         self.gathering.clear()
+        self.offered_at.clear()
         self.truths.clear()
         self.seen.clear()
 
@@ -364,9 +372,12 @@ class Checker:
         message = event.message
         if actor != SYNCER:
             return
+        self._turn()
         if isinstance(message, msg.Report):
             self._report(message)
         elif isinstance(message, msg.Header) and message.epoch == self.epoch:
+            if self.gathering.get(message.fragment) == message.round:
+                self.offered_at[message.fragment].setdefault(message.name, self.now_ns)
             key = (message.name, message.incarnation, message.epoch, message.fragment, message.round)
             if key not in self.headers:
                 self.headers[key] = (message, list(self.served))
@@ -384,6 +395,7 @@ class Checker:
                 lambda: f"{report.name} was held for {report.held_ns} ns",
             )
         if report.epoch == self.epoch and report.incarnation == self.incarnations.get(report.name):
+            self.step_ns[report.name] = max(report.step_ns, self.step_ns.get(report.name, 0))
             self._watch(report)
 
     def _watch(self, report: msg.Report) -> None:
@@ -412,7 +424,10 @@ class Checker:
 
     def _timer(self, actor: str, event: ev.TimerFired) -> None:
         """At every beat of the syncer: is a merge overdue?"""
-        if actor != SYNCER or event.key != "beat" or not self.is_open:
+        if actor != SYNCER:
+            return
+        self._turn()
+        if event.key != "beat" or not self.is_open:
             return
         for seen in self.seen.values():
             self._judge(seen)
@@ -424,6 +439,21 @@ class Checker:
                 self.now_ns - since <= self.params.live_ns,
                 lambda: f"no merge for {(self.now_ns - since) / 1e9:.1f} s with {len(good)} learners ready",
             )
+
+    def _turn(self) -> None:
+        """At every event of the syncer: was a grace window overdue at the one before already?"""
+        if self.params.waits or self.now_ns == self.turn_ns:
+            return
+        before, self.turn_ns = self.turn_ns, self.now_ns
+        for p, times in self.offered_at.items():
+            if len(times) >= self.params.min_quorum:
+                quorum_ns = sorted(times.values())[self.params.min_quorum - 1]
+                limit_ns = quorum_ns + max(self.step_ns.values(), default=0)
+                self.expect(
+                    "I13",
+                    before <= limit_ns,
+                    lambda p=p, q=quorum_ns: f"fragment {p}: open {(self.now_ns - q) / 1e9:.1f} s after quorum",
+                )
 
     def _store_answered(self, actor: str, event: ev.Committed | ev.DeltaPut) -> None:
         if not event.ok:
@@ -450,6 +480,7 @@ class Checker:
         p = item.fragment
         self.expect("I13", p not in self.gathering, lambda: f"fragment {p} has two rounds")
         self.gathering[p] = item.round
+        self.offered_at[p] = {}
         self.expect(
             "I13",
             len(self.gathering) <= self.params.overlap_steps,
@@ -461,10 +492,13 @@ class Checker:
     def _note(self, actor: str, item: do.Note) -> None:
         if item.kind in ("closed", "cancelled"):
             self.gathering.pop(item.fragment, None)
+            self.offered_at.pop(item.fragment, None)
         elif item.kind == "drain":
             self.is_open = False
-        elif item.kind == "dropped" and item.reason.startswith("late: no body") and self.healed_ns >= 0:
-            self.late_bodies[item.who] += 1
+        elif item.kind == "dropped":
+            self.offered_at.get(item.fragment, {}).pop(item.who, None)
+            if item.reason.startswith("late: no body") and self.healed_ns >= 0:
+                self.late_bodies[item.who] += 1
 
     # The learners' side
 

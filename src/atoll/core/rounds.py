@@ -496,7 +496,9 @@ class Rounds:
         """Take the offers of a past incarnation out of every round that has not merged."""
         for rnd in list(self.open.values()):
             if rnd.phase not in FIXED and name in rnd.asked:
-                rnd.drop(name, Refusal("rejected", "a newer incarnation was admitted"))
+                refusal = Refusal("rejected", "a newer incarnation was admitted")
+                rnd.drop(name, refusal)
+                self.desk.note("dropped", f"rejected: {refusal.reason}", fragment=rnd.fragment, who=name)
 
     def _at(self, p: int, number: int, phase: Phase) -> Round | None:
         rnd = self.open.get(p)

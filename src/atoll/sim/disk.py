@@ -102,7 +102,7 @@ class Disk:
         self, file: File, rng: random.Random, damage: Damage, *, lose: bool, tear: bool
     ) -> None:
         if tear and rng.random() < 0.5:
-            file.torn = True
+            file.torn, file.content = True, _torn(file.content)
             self.files[file.digest] = file
             damage.num_files_torn += 1
         elif lose and rng.random() < 0.5:
@@ -121,3 +121,12 @@ class Disk:
             return True
         file = self.files.get(record.delta_digest)
         return file is not None and file.is_intact
+
+
+def _torn(content: Any) -> Any:
+    """What is left of a file whose end was not written: half a text, or half a tensor and zeros."""
+    if isinstance(content, str):
+        return content[: len(content) // 2]
+    torn = content.clone()
+    torn[torn.numel() // 2 :] = 0
+    return torn

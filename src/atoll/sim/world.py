@@ -20,7 +20,7 @@ from atoll.core.params import MS, RunParams
 from atoll.core.records import RoundRecord
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
-from atoll.sim.faults import KINDS, PlannedFault, draw_plan, phases_of
+from atoll.sim.faults import PlannedFault, draw_plan, phases_of
 from atoll.sim.ghost import GhostLearner, GhostSyncer, LearnerModel, SyncerModel
 from atoll.sim.injector import Injector
 from atoll.sim.network import DOWN, Direction, Link, Network
@@ -84,8 +84,8 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         fragment_bytes=(fragment_bytes,) * num_fragments,
         publish_bytes=(fragment_bytes,) * num_fragments,
         full_bytes=(2 * fragment_bytes,) * num_fragments,
-        heartbeat_ns=3 * STEP_NS // 2,
-        alive_ns=5 * STEP_NS,
+        heartbeat_ns=5 * STEP_NS // 2,
+        alive_ns=6 * STEP_NS,
         retry_ns=2 * STEP_NS,
         drain_ns=3 * cycle,
         live_ns=4 * cycle + 30 * STEP_NS,
@@ -123,10 +123,10 @@ class World:
     struck: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(kind, phase) -> faults that changed something."""
     num_lives: int = 0
+    _counted: tuple[int, int] = (0, 0)
     network: Network = field(init=False)
     injector: Injector = field(init=False)
     chance: Chance = field(init=False)
-    models: Callable[[World], tuple[Callable[[random.Random], LearnerModel], SyncerModel]] | None = None
 
     def __post_init__(self) -> None:
         self.chance = Chance(self.scenario.seed)
@@ -195,13 +195,14 @@ class World:
 
     def has_enough_merges(self) -> bool:
         """Whether the run is long enough to be worth checking."""
-        return self.is_finished() or (
-            len(self.disk.records) > MIN_MERGES and self.num_merges() >= MIN_MERGES
-        )
+        return self.num_merges() >= MIN_MERGES or self.is_finished()
 
     def num_merges(self) -> int:
-        """Rounds in the store."""
-        return sum(1 for record in self.disk.records if type(record) is RoundRecord)
+        """Rounds in the store; counted anew only when the store has changed."""
+        size = len(self.disk.records)
+        if size != self._counted[0]:
+            self._counted = (size, sum(1 for r in self.disk.records if type(r) is RoundRecord))
+        return self._counted[1]
 
     def is_finished(self) -> bool:
         """Whether the syncer has stored the end of the run."""
@@ -314,6 +315,3 @@ class World:
         """All living processes."""
         alive: list[Process] = [*self.living()]
         return [*alive, self.syncer] if self.syncer and self.syncer.is_alive else alive
-
-
-assert len(set(KINDS)) == len(KINDS)
