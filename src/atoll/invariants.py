@@ -376,7 +376,8 @@ class Checker:
         if isinstance(message, msg.Report):
             self._report(message)
         elif isinstance(message, msg.Header) and message.epoch == self.epoch:
-            if self.gathering.get(message.fragment) == message.round:
+            is_current = message.incarnation == self.incarnations.get(message.name)
+            if is_current and self.gathering.get(message.fragment) == message.round:
                 self.offered_at[message.fragment].setdefault(message.name, self.now_ns)
             key = (message.name, message.incarnation, message.epoch, message.fragment, message.round)
             if key not in self.headers:

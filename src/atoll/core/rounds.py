@@ -492,13 +492,14 @@ class Rounds:
         """Whether a round has its contributors and can only go on to its end."""
         return rnd.phase in FIXED
 
-    def fence(self, name: str) -> None:
+    def fence(self, name: str, now_ns: int) -> None:
         """Take the offers of a past incarnation out of every round that has not merged."""
         for rnd in list(self.open.values()):
             if rnd.phase not in FIXED and name in rnd.asked:
                 refusal = Refusal("rejected", "a newer incarnation was admitted")
                 rnd.drop(name, refusal)
                 self.desk.note("dropped", f"rejected: {refusal.reason}", fragment=rnd.fragment, who=name)
+                self.wake(rnd.fragment, now_ns)
 
     def _at(self, p: int, number: int, phase: Phase) -> Round | None:
         rnd = self.open.get(p)

@@ -213,7 +213,7 @@ class SyncerMachine:
                 self._refuse(hello, "this run never admitted you; start again as a new learner")
             else:
                 num_new = sum(1 for name in self.joining if name not in self.desk.state.members)
-                self._admit(hello, 1, len(self.desk.state.members) + num_new)
+                self._admit(now_ns, hello, 1, len(self.desk.state.members) + num_new)
         elif hello.life == member.lives[-1]:
             self._attach(now_ns, hello, member.incarnation, member.shard)
         elif hello.incarnation or hello.life in member.lives:
@@ -221,7 +221,7 @@ class SyncerMachine:
         elif hello.key != member.key and self._is_alive(hello.name, now_ns):
             self._refuse(hello, f"the name {hello.name} is in use by a live learner with another key")
         else:
-            self._admit(hello, member.incarnation + 1, member.shard)
+            self._admit(now_ns, hello, member.incarnation + 1, member.shard)
 
     def _is_alive(self, name: str, now_ns: int) -> bool:
         session = self.desk.sessions.get(name)
@@ -232,13 +232,13 @@ class SyncerMachine:
         refused = msg.Refused(self.desk.epoch, hello.life, reason)
         self.desk.out.append(do.Send(hello.name, hello.incarnation, refused))
 
-    def _admit(self, hello: msg.Hello, incarnation: int, shard: int) -> None:
+    def _admit(self, now_ns: int, hello: msg.Hello, incarnation: int, shard: int) -> None:
         """Durable first. While an offer of the old life is past recall, the new one waits:
 
         its hello is repeated."""
         if self.rounds.is_past_recall(hello.name):
             return
-        self.rounds.fence(hello.name)
+        self.rounds.fence(hello.name, now_ns)
         self.desk.sessions.pop(hello.name, None)
         self.joining[hello.name] = hello
         record = MemberRecord(self.desk.epoch, hello.name, hello.key, hello.life, incarnation, shard)
