@@ -186,8 +186,14 @@ class Fleet:
             learner.handle(ev.Stepped(self.now_ns, 10, SECOND, 0))
 
     def calm(self) -> None:
-        """Everything arrives in order and all work is done; then everybody steps."""
+        """Everything arrives in order and all work is done; then everybody steps.
+
+        A late hello of a life that died before it was admitted fences the one after it; a
+        supervisor starts that one again."""
         self.now_ns += SECOND
+        for m, learner in enumerate(self.learners):
+            if learner.machine.state == "fenced":
+                self.learners[m] = self.start(NAMES[m])
         for process in self.processes():
             process.fire()
         for _ in range(CALM):

@@ -437,8 +437,8 @@ def test_a_header_of_an_earlier_epoch_is_not_an_offer():
 
 
 def test_a_header_of_a_fenced_incarnation_is_told_so():
-    hand = running("a", "b")
-    asks = open_round(hand, "a", "b")
+    hand = running("a", "b", "c")
+    asks = open_round(hand, "a", "b", "c")
     hand.hello("a", life=2)
     (send,) = only(hand.hear(hand.header(asks["a"], "a")), do.Send)
     assert isinstance(send.message, msg.Fenced)
@@ -575,8 +575,10 @@ def test_a_measured_link_gets_a_deadline_of_its_own():
     hand.body(asks["a"], "a", 100)
     patience_ns = 2 * SECOND + hand.params.retry_ns  # twice the usual second, and a retry
     assert only(commands, do.SetTimer)[-1] == do.SetTimer("round:1", patience_ns)
+    before = session.ns_per_byte.value
     commands = hand.fire("round:1", patience_ns)
     assert notes(commands, "dropped") == ["late: no body in time"]
+    assert session.ns_per_byte.value > before  # a missed deadline is a measurement too
 
 
 def test_a_body_that_is_missing_is_asked_for_again():
@@ -679,12 +681,26 @@ def test_a_new_incarnation_waits_while_an_offer_of_the_old_one_is_past_recall():
 
 
 def test_a_new_incarnation_takes_the_old_ones_offer_out_of_a_round_that_is_not_fixed():
+    hand = running("a", "b", "c")
+    asks = open_round(hand, "a", "b", "c")
+    hand.hear(hand.header(asks["a"], "a"))
+    hand.body(asks["a"], "a")
+    commands = hand.hello("a", life=2)
+    assert notes(commands, "dropped") == ["rejected: a newer incarnation was admitted"]
+    for name in "bc":
+        hand.hear(hand.header(asks[name], name))
+        hand.body(asks[name], name)
+    (merge,) = only(hand.log, do.Merge)
+    assert [part.name for part in merge.contributors] == ["b", "c"]
+
+
+def test_a_new_incarnation_that_makes_the_quorum_unreachable_cancels_the_round_at_once():
     hand = running("a", "b")
     asks = open_round(hand, "a", "b")
-    hand.hear(hand.header(asks["a"], "a"))
-    hand.hello("a", life=2)
-    commands = hand.hear(hand.header(asks["b"], "b"))
+    hand.hear(hand.header(asks["b"], "b"))
+    commands = hand.hello("a", life=2)
     assert notes(commands, "cancelled") == ["quorum of 2 out of reach: 1 offered, nobody else is left"]
+    assert len(sent(commands, msg.Cancelled, "b")) == 1
     assert only(hand.log, do.Merge) == []
 
 
