@@ -126,7 +126,16 @@ class LearnerByHand:
         return self.handle(ev.Staged(self.now_ns, publish.fragment, publish.version, publish.digest, ok))
 
     def holding(self, p: int = 0) -> msg.Holding:
-        return self.machine._holding(self.machine.slots[p])
+        return holding_of(self.machine, p)
+
+
+def holding_of(machine: LearnerMachine, p: int) -> msg.Holding:
+    """What a learner holds of a fragment, from its books."""
+    slot = machine.slots[p]
+    offer = slot.offer
+    pending = offer.end - offer.start if offer and offer.start < slot.origin else 0
+    steps = machine.steps - slot.origin_steps
+    return msg.Holding(slot.version, slot.digest, slot.origin, steps, slot.merged, slot.discarded, pending)
 
 
 def digest(version: int, p: int = 0) -> str:

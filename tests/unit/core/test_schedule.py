@@ -123,6 +123,17 @@ def test_the_rest_keep_their_distances_when_they_are_shifted_up_to_t():
     assert plan.t == 12
 
 
+def test_leaders_may_vanish_again_and_again():
+    plan = schedule(P=24, H=24)
+    plan.advance({"a": 10, "b": 8, "c": 5})
+    plan.advance({"b": 8, "c": 5})
+    plan.advance({"b": 9, "c": 5})
+    plan.advance({"c": 5})
+    assert plan.t == 11
+    plan.advance({"c": 6})
+    assert plan.t == 12
+
+
 def test_a_leader_that_comes_back_is_followed_again():
     plan = schedule(P=24, H=24)
     plan.advance({"a": 10, "b": 5})
