@@ -151,12 +151,13 @@ def test_a_new_life_fences_the_old_one():
     assert sent(commands, msg.Welcome) == [msg.Welcome(1, 2, 2, 0, 0, False)]
 
 
-def test_a_late_hello_of_a_past_life_fences_nobody_but_itself():
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_a_late_hello_of_a_past_life_fences_nobody_but_itself(incarnation):
     hand = syncer()
     hand.hello("a", life=1)
     hand.hello("a", life=2)
-    commands = hand.hello("a", life=1, incarnation=1)
-    assert [f.incarnation for f in sent(commands, msg.Fenced)] == [1]
+    commands = hand.hello("a", life=1, incarnation=incarnation)
+    assert [f.incarnation for f in sent(commands, msg.Fenced)] == [incarnation]
     assert hand.incarnation("a") == 2
 
 
@@ -505,6 +506,7 @@ def test_a_delta_that_is_not_finite_or_far_too_large_never_reaches_the_merge():
     assert [part.name for part in merge.contributors] == ["a", "b"]
     (publish,) = sent(hand.log, msg.Publish, "c")
     assert (publish.verdict, publish.merged_upto) == ("rejected", 0)
+    assert list(hand.machine.rounds.gates[1].norms) == [1.0, 1.0]  # later offers are judged by these
 
 
 def test_gates_that_leave_too_few_cancel_the_round():
@@ -667,12 +669,14 @@ def test_a_publish_that_was_lost_is_sent_again_after_patience_and_whole():
 # Lives that overlap
 
 
-def test_a_new_incarnation_waits_while_an_offer_of_the_old_one_is_past_recall():
+@pytest.mark.parametrize("step", [do.Inspect, do.Merge, do.PutDelta, do.Commit])
+def test_a_new_incarnation_waits_while_an_offer_of_the_old_one_is_past_recall(step):
     hand = running("a", "b")
-    hand.keep = (do.Merge,)
+    hand.keep = (step,)
     hand.merge_round(hand.tick("a", "b", to=2), "a", "b")
     assert hand.hello("a", life=2) == []
     assert hand.incarnation("a") == 1
+    hand.keep = ()
     hand.answer_kept()
     assert hand.machine.desk.state.merges == 1
     (welcome,) = sent(hand.hello("a", life=2), msg.Welcome)
