@@ -196,9 +196,7 @@ def _as_json(summary: Summary, elapsed_s: float) -> dict[str, object]:
         "wall_s": elapsed_s,
         "events": summary.events,
         "faults": summary.faults,
-        "faults_by_phase": {
-            kind: {phase: summary.struck[kind, phase] for phase in PHASES} for kind in KINDS
-        },
+        "faults_by_phase": {kind: {phase: summary.struck[kind, phase] for phase in PHASES} for kind in KINDS},
         "merges": summary.merges,
         "min_merges": summary.min_merges,
         "participation": summary.participation,

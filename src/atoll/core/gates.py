@@ -75,7 +75,9 @@ class NormGate:
             return Refusal("rejected", "the delta is not finite")
         median = self.median
         if self.factor and median > 0 and result.norm > self.factor * median:
-            return Refusal("rejected", f"norm {result.norm:.3g} is over {self.factor:g} x median {median:.3g}")
+            return Refusal(
+                "rejected", f"norm {result.norm:.3g} is over {self.factor:g} x median {median:.3g}"
+            )
         return None
 
     @property

@@ -5,10 +5,8 @@ healed. Between boundaries it only takes notes: an ask is remembered, a publish 
 boundary (`Stepped`) it first answers asks with a snapshot, so that progress that an adoption
 would overwrite is offered, then adopts what is staged, then reports. Cut off, it trains on.
 
-Its account of tokens is exact. The tokens of an incarnation lie on a line; on each fragment that
-line is divided into intervals, each with one fate (`Settle`): merged, overwritten at an adoption,
-or discarded with its offer. What follows the last adoption is the open interval, which the next
-offer contains whole. An offer is pending until a message proves that its round has ended.
+Its account of tokens (`account`) is exact: on every fragment, each token of an incarnation gets one
+fate.
 """
 
 from __future__ import annotations
@@ -20,43 +18,10 @@ from typing import Any
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
+from atoll.core.account import Offer, Slot, fate_of
 from atoll.core.params import RunParams
 
-__all__ = ["LearnerMachine", "Offer", "Slot"]
-
-
-@dataclass(slots=True)
-class Offer:
-    """A snapshot whose round has not ended as far as this learner knows."""
-
-    epoch: int
-    round: int
-    header: msg.Header
-    start: int
-    end: int
-    end_steps: int
-    body: msg.Body | None = None
-
-
-@dataclass(slots=True)
-class Slot:
-    """Everything a learner knows of one fragment."""
-
-    version: int = msg.NO_VERSION
-    digest: str = ""
-    epoch: int = 0
-    """Epoch of the message that brought the base; 0 for a seed of one's own."""
-    origin: int = 0
-    """Token at which the open interval begins, and the step count at that point."""
-    origin_steps: int = 0
-    offer: Offer | None = None
-    ask: msg.Ask | None = None
-    answered: tuple[int, int] = (0, 0)
-    """(epoch, round) of the last ask that was answered."""
-    staging: msg.Publish | None = None
-    staged: msg.Publish | None = None
-    merged: int = 0
-    discarded: int = 0
+__all__ = ["LearnerMachine"]
 
 
 @dataclass(slots=True)
@@ -150,9 +115,7 @@ class LearnerMachine:
     def _is_for_me(self, message: Any) -> bool:
         """Of this epoch and this incarnation: what an older syncer said is refused."""
         return (
-            self.state == "joined"
-            and message.epoch == self.epoch
-            and message.incarnation == self.incarnation
+            self.state == "joined" and message.epoch == self.epoch and message.incarnation == self.incarnation
         )
 
     def _welcome(self, now_ns: int, message: msg.Welcome) -> None:
@@ -253,9 +216,7 @@ class LearnerMachine:
         if not reason and self.steps == slot.origin_steps:
             reason = "no step on this fragment since it was adopted"
         if reason:
-            self._tell(
-                msg.Abstain(self.name, self.incarnation, self.epoch, ask.round, p, reason)
-            )
+            self._tell(msg.Abstain(self.name, self.incarnation, self.epoch, ask.round, p, reason))
             return
         header = msg.Header(
             self.name,
@@ -365,7 +326,7 @@ class LearnerMachine:
         publish = slot.staged
         assert publish is not None
         slot.staged = None
-        fate = self._fate(slot.offer, publish)
+        fate = fate_of(slot.offer, publish)
         merged, unresolved = fate == "merged", slot.offer is not None and fate is None
         self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved))
         if self.params.adopt == "rebase" and slot.version >= 0:
@@ -378,20 +339,6 @@ class LearnerMachine:
         slot.version, slot.digest, slot.epoch = publish.version, publish.digest, publish.epoch
         if self.held_on == p:
             self._release(f"adopted version {publish.version}")
-
-    def _fate(self, offer: Offer | None, publish: msg.Publish) -> do.Fate | None:
-        """What this publish says of the pending offer; None if its round has not ended."""
-        if offer is None:
-            return None
-        if publish.merged_upto >= offer.end:
-            return "merged"
-        if offer.epoch < publish.epoch:
-            return "cancelled"
-        if publish.round < offer.round:
-            return None
-        if publish.round == offer.round and publish.verdict in ("stale", "rejected", "cancelled"):
-            return publish.verdict
-        return "late"
 
     def _restart_interval(self, p: int, slot: Slot, fate: do.Fate | None) -> None:
         """Overwrite and blend: counters restart, what was not offered is overwritten."""
@@ -473,21 +420,8 @@ class LearnerMachine:
                 self.held_ns,
                 self.held_on,
                 self.echo_ns,
-                tuple(self._holding(slot) for slot in self.slots),
+                tuple(slot.holding(self.steps) for slot in self.slots),
             )
-        )
-
-    def _holding(self, slot: Slot) -> msg.Holding:
-        offer = slot.offer
-        pending = offer.end - offer.start if offer and offer.start < slot.origin else 0
-        return msg.Holding(
-            slot.version,
-            slot.digest,
-            slot.origin,
-            self.steps - slot.origin_steps,
-            slot.merged,
-            slot.discarded,
-            pending,
         )
 
     def _tell(self, message: msg.FromLearner) -> None:

@@ -74,7 +74,8 @@ class Session:
     def patience_ns(self, tries: int, retry_ns: int) -> int:
         """How long a version may be on its way before it is sent again."""
         usual = max(retry_ns, int(3 * self.transit.value))
-        return usual * min(2**tries, MAX_BACKOFF) + 2 * self.step_ns
+        backoff: int = min(1 << min(tries, MAX_BACKOFF), MAX_BACKOFF)
+        return usual * backoff + 2 * self.step_ns
 
     def body_patience_ns(self, num_bytes: int, retry_ns: int) -> int:
         """How long a body may take, from what this learner's link was measured to do."""

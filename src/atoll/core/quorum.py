@@ -61,7 +61,9 @@ def judge(view: Gathering, now_ns: int) -> Wait | Close | Cancel:
     offered = sorted(view.offered_at_ns)
     reachable = len(offered) + len(view.missing)
     if reachable < view.min_quorum:
-        return Cancel(f"quorum of {view.min_quorum} out of reach: {len(offered)} offered, nobody else is left")
+        return Cancel(
+            f"quorum of {view.min_quorum} out of reach: {len(offered)} offered, nobody else is left"
+        )
     if not view.missing:
         return Close("all offered", tuple(offered))
     if now_ns >= view.deadline_ns:

@@ -8,7 +8,6 @@ every learner's progress as it was. A store that refuses to write delays the end
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from atoll.core import commands as do
 from atoll.core import events as ev
@@ -19,55 +18,10 @@ from atoll.core.grace import MovingAverage, grace_window_ns
 from atoll.core.members import Sent, Session
 from atoll.core.quorum import Cancel, Close, Gathering, judge
 from atoll.core.records import Contributor, RoundRecord
+from atoll.core.round import FIXED, NO_OFFER, Phase, Round
 from atoll.core.weights import token_weight
 
-__all__ = ["NO_OFFER", "Phase", "Round", "Rounds"]
-
-
-class Phase(Enum):
-    """Where a round is. From MERGE on, its contributors can no longer change."""
-
-    GATHER = "gather"
-    BODIES = "bodies"
-    INSPECT = "inspect"
-    MERGE = "merge"
-    PUT = "put"
-    COMMIT = "commit"
-    ENDED = "ended"
-
-
-NO_OFFER = Refusal("none", "")
-FIXED = (Phase.INSPECT, Phase.MERGE, Phase.PUT, Phase.COMMIT)
-
-
-@dataclass(slots=True)
-class Round:
-    """One synchronisation of one fragment."""
-
-    number: int
-    fragment: int
-    opened_ns: int
-    deadline_ns: int
-    asked: dict[str, int]
-    """Name -> incarnation."""
-    is_drain: bool
-    phase: Phase = Phase.GATHER
-    headers: dict[str, msg.Header] = field(default_factory=dict)
-    offered_at_ns: dict[str, int] = field(default_factory=dict)
-    asked_at_ns: dict[str, int] = field(default_factory=dict)
-    abstained: set[str] = field(default_factory=set)
-    refused: dict[str, Refusal] = field(default_factory=dict)
-    bodies: dict[str, str] = field(default_factory=dict)
-    """Name -> digest of the body that arrived."""
-    closed_ns: int = 0
-    merged: ev.Merged | None = None
-
-    def drop(self, name: str, refusal: Refusal) -> None:
-        """Take an offer out, with its verdict."""
-        self.headers.pop(name, None)
-        self.offered_at_ns.pop(name, None)
-        self.bodies.pop(name, None)
-        self.refused[name] = refusal
+__all__ = ["Rounds"]
 
 
 @dataclass(slots=True)
@@ -76,7 +30,6 @@ class Rounds:
 
     desk: Desk
     open: dict[int, Round] = field(default_factory=dict)
-    num_opened: int = 0
     ended: dict[int, int] = field(default_factory=dict)
     """Fragment -> number of its last round that ended in this epoch."""
     drained: set[int] = field(default_factory=set)
@@ -107,9 +60,8 @@ class Rounds:
         ready = sum(1 for s in counted if s.holdings[p].steps >= min_steps)
         if ready < params.min_quorum:
             return False
-        self.num_opened += 1
         rnd = Round(
-            self.num_opened,
+            self.ended.get(p, 0) + 1,
             p,
             now_ns,
             now_ns + desk.cycle_ns(),
@@ -334,9 +286,7 @@ class Rounds:
 
     def _put(self, rnd: Round) -> None:
         assert rnd.merged is not None
-        self.desk.out.append(
-            do.PutDelta(rnd.fragment, rnd.number, rnd.merged.delta_digest, self._sync_now())
-        )
+        self.desk.out.append(do.PutDelta(rnd.fragment, rnd.number, rnd.merged.delta_digest, self._sync_now()))
 
     def _sync_now(self) -> bool:
         """Whether this commit must reach the disk before anybody hears of it."""
@@ -398,9 +348,7 @@ class Rounds:
             return Refusal("merged", "")
         return rnd.refused.get(session.name, NO_OFFER)
 
-    def publish(
-        self, session: Session, p: int, now_ns: int, verdict: Refusal, *, as_update: bool
-    ) -> None:
+    def publish(self, session: Session, p: int, now_ns: int, verdict: Refusal, *, as_update: bool) -> None:
         """Send the current version: as an update if the learner holds the one before."""
         desk, params = self.desk, self.desk.params
         fragment = desk.state.fragments[p]

@@ -20,7 +20,8 @@ from atoll.core.desk import Desk
 from atoll.core.members import NAME, Session
 from atoll.core.params import RunParams
 from atoll.core.records import EpochRecord, FinishRecord, MemberRecord, RoundRecord, SeedRecord
-from atoll.core.rounds import NO_OFFER, Rounds
+from atoll.core.round import NO_OFFER
+from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
 
 __all__ = ["HEAL_WINDOW", "SyncerMachine"]
@@ -348,8 +349,8 @@ class SyncerMachine:
         if not self.desk.state.fragments:
             return
         sent = session.sent.get(message.fragment)
-        is_first = sent is None or sent.tries == 0
-        if is_first or now_ns - sent.at_ns >= session.patience_ns(sent.tries, self.params.retry_ns):
+        patience_ns = session.patience_ns(sent.tries, self.params.retry_ns) if sent and sent.tries else 0
+        if sent is None or now_ns - sent.at_ns >= patience_ns:
             self.rounds.publish(session, message.fragment, now_ns, NO_OFFER, as_update=False)
 
     def _advance(self, now_ns: int) -> None:

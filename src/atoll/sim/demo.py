@@ -20,9 +20,9 @@ from atoll.sim.world import STEP_NS, Scenario, World
 __all__ = ["INTRODUCTION", "DemoResult", "conclusion", "run"]
 
 INTRODUCTION = """
-[bold]A simulated day of Atoll[/bold]: {learners} learners, the last one at half speed, train one model in
-{fragments} fragments. Each fragment is merged about every {interval} steps, as soon as {quorum} learners offer
-it. Time is virtual, the protocol is the production code, the model is simulated.
+[bold]A simulated run of Atoll[/bold]: {learners} learners, the last one at half speed, train one model in
+{fragments} fragments. Each fragment is merged about every {interval} steps, once {quorum} learners offer it.
+Time is virtual, the protocol is the production code, the model is simulated.
 """
 
 

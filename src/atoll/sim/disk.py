@@ -53,6 +53,8 @@ class Disk:
     snapshot: tuple[int, tuple[int, ...], Any] | None = None
     """Number of records, versions, content: of the newest verified snapshot."""
     is_full: bool = False
+    fails_commits: bool = False
+    """The log cannot be written, though files can."""
 
     def begin_file(self, digest: str, content: Any) -> None:
         """A write starts; until it ends, a crash leaves a torn file or none."""
@@ -69,7 +71,7 @@ class Disk:
 
     def commit(self, record: Record, *, sync: bool) -> bool:
         """Append a record whole, or not at all."""
-        if self.is_full:
+        if self.is_full or self.fails_commits:
             return False
         self.records.append(record)
         if sync:
@@ -98,9 +100,7 @@ class Disk:
         self.num_synced = len(self.records)
         return damage
 
-    def _damage_file(
-        self, file: File, rng: random.Random, damage: Damage, *, lose: bool, tear: bool
-    ) -> None:
+    def _damage_file(self, file: File, rng: random.Random, damage: Damage, *, lose: bool, tear: bool) -> None:
         if tear and rng.random() < 0.5:
             file.torn, file.content = True, _torn(file.content)
             self.files[file.digest] = file

@@ -24,14 +24,14 @@ class Engine:
         self.now_ns = 0
         self.num_events = 0
         self._sequence = 0
-        self._heap: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, int, Callable[..., object], tuple[Any, ...]]] = []
 
-    def at(self, at_ns: int, call: Callable[..., None], *args: Any, priority: int = 0) -> None:
+    def at(self, at_ns: int, call: Callable[..., object], *args: Any, priority: int = 0) -> None:
         """Schedule a call; never in the past."""
         self._sequence += 1
         heappush(self._heap, (max(at_ns, self.now_ns), priority, self._sequence, call, args))
 
-    def after(self, delay_ns: float, call: Callable[..., None], *args: Any) -> None:
+    def after(self, delay_ns: float, call: Callable[..., object], *args: Any) -> None:
         """Schedule a call from now. (Not by way of `at`: this is the hottest line of a simulation.)"""
         self._sequence += 1
         at_ns = self.now_ns + int(delay_ns) if delay_ns > 0 else self.now_ns

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from atoll.core.rounds import Phase
+from atoll.core.round import Phase
 from atoll.core.syncer import SyncerMachine
 
 __all__ = ["KINDS", "PHASES", "PlannedFault", "draw_plan", "phases_of"]
@@ -27,7 +27,7 @@ LEARNER_KINDS = (
     "poison",
 )
 SYNCER_KINDS = ("syncer-crash", "syncer-pause")
-DISK_KINDS = ("lost-write", "torn-write", "disk-full", "slow-disk")
+DISK_KINDS = ("lost-write", "torn-write", "disk-full", "log-failure", "slow-disk")
 KINDS = (*LEARNER_KINDS, *SYNCER_KINDS, *NETWORK_KINDS, *DISK_KINDS)
 
 PHASES = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from atoll.core.events import LeaveRequested
 from atoll.sim.faults import NETWORK_KINDS, PlannedFault
 from atoll.sim.network import DOWN, UP, Direction, Trouble
 from atoll.sim.process import LearnerProcess, SyncerProcess
@@ -66,7 +66,7 @@ class Injector:
             self._crash_syncer(fault, cell)
         elif fault.kind == "syncer-pause":
             self._pause(self.world.syncer, fault, cell)
-        elif fault.kind in ("disk-full", "slow-disk"):
+        elif fault.kind in ("disk-full", "log-failure", "slow-disk"):
             self._disk(fault, cell)
         else:
             self._hit_learner(fault, cell)
@@ -89,8 +89,6 @@ class Injector:
             self._say(fault, process.name)
             self.world.struck[cell] += 1
             if fault.kind == "learner-leave":
-                from atoll.core.events import LeaveRequested
-
                 process.handle(LeaveRequested(self.world.engine.now_ns))
                 process.die()
                 self._restart_later(m, fault.duration_ns)
@@ -173,8 +171,11 @@ class Injector:
                 return
             damage = syncer.power_loss(lose=fault.kind == "lost-write", tear=fault.kind == "torn-write")
             self.world.struck["syncer-crash", cell[1]] += 1
-            lost = damage.num_records_lost + damage.num_files_lost
-            if (fault.kind == "lost-write" and lost) or (fault.kind == "torn-write" and damage.num_files_torn):
+            hurt = {
+                "lost-write": damage.num_records_lost + damage.num_files_lost,
+                "torn-write": damage.num_files_torn,
+            }
+            if hurt.get(fault.kind):
                 self.world.struck[cell] += 1
             detail = f"{damage.num_records_lost} records lost, {damage.num_files_torn} files torn"
             self._say(fault, "syncer", detail)
@@ -198,6 +199,8 @@ class Injector:
         self.counted_disk[fault.kind] = cell
         if fault.kind == "disk-full":
             world.disk.is_full = True
+        elif fault.kind == "log-failure":
+            world.disk.fails_commits = True
         else:
             self._set_disk_slowdown(5 + 45 * fault.strength)
 
@@ -205,6 +208,8 @@ class Injector:
             self.counted_disk.pop(fault.kind, None)
             if fault.kind == "disk-full":
                 world.disk.is_full = False
+            elif fault.kind == "log-failure":
+                world.disk.fails_commits = False
             else:
                 self._set_disk_slowdown(1.0)
 
@@ -214,6 +219,9 @@ class Injector:
         self.disk_slowdown = factor
         if self.world.syncer is not None:
             self.world.syncer.disk_slowdown = factor
+
+    def _write_refused(self) -> None:
+        self._disk_struck("disk-full" if self.world.disk.is_full else "log-failure")
 
     def _disk_struck(self, kind: str) -> None:
         cell = self.counted_disk.get(kind)
@@ -226,7 +234,7 @@ class Injector:
         """Hang the counters onto a new syncer process."""
         syncer.disk_slowdown = self.disk_slowdown
         syncer.on_disk_slow = lambda: self._disk_struck("slow-disk")
-        syncer.on_disk_full = lambda: self._disk_struck("disk-full")
+        syncer.on_disk_full = self._write_refused
         handle = syncer.handle
 
         def watched(event: object) -> None:
@@ -270,7 +278,7 @@ class Injector:
         for direction, trouble in self.troubles:
             world.network.trouble(direction, trouble, begins=False)
         self.troubles = []
-        world.disk.is_full = False
+        world.disk.is_full = world.disk.fails_commits = False
         self._set_disk_slowdown(1.0)
         self._boot_syncer()
         for process in world.everybody():
@@ -298,5 +306,3 @@ def is_fit(process: LearnerProcess) -> bool:
 def index_of(process: LearnerProcess) -> int:
     """Which learner this is a life of."""
     return int(process.name.rpartition("-")[2])
-
-

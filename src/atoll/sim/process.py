@@ -14,7 +14,8 @@ from typing import Any
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
-from atoll.core.learner import LearnerMachine, Slot
+from atoll.core.account import Slot
+from atoll.core.learner import LearnerMachine
 from atoll.core.params import MS, RunParams
 from atoll.core.records import SeedRecord, history
 from atoll.core.syncer import SyncerMachine
@@ -222,9 +223,7 @@ class LearnerProcess(Process):
         digest, payload = self.model.encode(p, self.name, self.machine.incarnation, self.poison)
         self.bodies[p] = payload
         size = self.params.fragment_bytes[p]
-        self.handle(
-            ev.Encoded(self.engine.now_ns, p, command.epoch, command.round, digest, size)
-        )
+        self.handle(ev.Encoded(self.engine.now_ns, p, command.epoch, command.round, digest, size))
 
     def _stage(self, publish: msg.Publish, payload: Any) -> None:
         p, full = publish.fragment, publish.base_version == msg.FULL
@@ -321,7 +320,8 @@ class SyncerProcess(Process):
             digests = self.model.restore(seeds, deltas)
             for p, digest in goal.items():
                 if digests[p] != digest:
-                    state.problems = (*state.problems, f"fragment {p}: the fold gives {digests[p]}, not {digest}")
+                    problem = f"fragment {p}: the fold gives {digests[p]}, not {digest}"
+                    state.problems = (*state.problems, problem)
         self.handle(ev.Loaded(self.engine.now_ns, state))
 
     def _replay_files(self, rollbacks: Any) -> tuple[Any, list[tuple[int, Any]], dict[int, str]]:
@@ -460,5 +460,3 @@ class SyncerProcess(Process):
 def hash_name(record: SeedRecord) -> str:
     """The file name of the initial weights."""
     return "seed-" + record.digests[0]
-
-

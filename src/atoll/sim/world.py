@@ -16,7 +16,7 @@ from typing import Any
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
-from atoll.core.params import MS, RunParams
+from atoll.core.params import ALGORITHMS, MS, RunParams
 from atoll.core.records import RoundRecord
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
@@ -59,12 +59,13 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
     num_learners = rng.randint(2, 8)
     num_fragments = rng.randint(2, 8)
     interval = rng.randint(max(6, num_fragments), max(8, 2 * num_fragments))
-    algorithm = rng.choices(("decoupled", "streaming", "diloco"), (8, 1, 1))[0]
+    algorithm = rng.choices(ALGORITHMS, (8, 1, 1))[0]
     if algorithm == "diloco":
         num_fragments, interval = 2, rng.randint(6, 8)
     fragment_bytes = 1_000_000
     slow_link = rng.random() < 0.3
-    step_ns = tuple(int(STEP_NS * rng.choice((1, 1, 1, 1.2, 2)) * (0.9 + 0.2 * rng.random())) for _ in range(num_learners))
+    paces = [rng.choice((1, 1, 1, 1.2, 2)) * (0.9 + 0.2 * rng.random()) for _ in range(num_learners)]
+    step_ns = tuple(int(STEP_NS * pace) for pace in paces)
     rates = []
     for m in range(num_learners):
         transit_steps = rng.uniform(0.02, 0.2)
@@ -238,9 +239,7 @@ class World:
         name = f"learner-{m}"
         rng = self.chance.branch(f"learner/{self.num_lives}")
         model = self._learner_model(rng)
-        process = LearnerProcess(
-            self.engine, self.tape, self.network, scenario.params, name, key, rng, model
-        )
+        process = LearnerProcess(self.engine, self.tape, self.network, scenario.params, name, key, rng, model)
         process.step_ns, process.batch = scenario.step_ns[m], scenario.batches[m]
         process.to_syncer = self._to_syncer
         process.syncer_listens = self._syncer_listens

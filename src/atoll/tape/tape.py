@@ -108,5 +108,3 @@ def load(content: bytes) -> Tape:
             )
         tape.entries.append(unpack(line))
     return tape
-
-

@@ -1,108 +1,24 @@
-"""What must be true of every run, checked over its tape.
-
-The checker is a second opinion: it shares no decision with the machines. It reads what was
-stored, said and reported, keeps its own books, and compares.
-
-I1  A fragment's version rises by one per commit and never falls, except at a taped rollback
-    outside `merge` durability.
-I2  Merged token intervals of one (learner, incarnation, fragment) are disjoint.
-I3  No commit has fewer than K contributors.
-I4  None is from a fenced incarnation, an earlier epoch, or on a base that is not current or previous.
-I5  The account is exact: every token of an incarnation has one fate, and what a merge contains
-    is what its offers said.
-I6  What was published was stored first, in `merge` durability on disk.
-I7  In `decoupled`, a learner is never held.
-I8  At its first offer a learner holds every fragment at the current or previous version.
-I9  The fold of the stored records is the state that a restart finds.
-I10 While K healed learners step and hear, the store can be written and the budget is open, a
-    merge commits within the live deadline; after healing, every fragment merges within 3 H steps,
-    nobody on a slow link is starved, and the run finishes when asked to.
-I11 Every committed value is finite.
-I12 t never falls; a leap of more than half a cycle fires none of the rounds it passes over.
-I13 A fragment has one round at a time, at most tau rounds gather, and in `decoupled` the grace
-    window of none stays open for longer than one step.
-I14 Weights are c_tokens^2 / c_steps.
-"""
+"""Reads a tape once, in order, keeps its own books and compares: see the package for the rules."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core import records as rec
 from atoll.core.params import RunParams
+from atoll.invariants.books import Commit, Intervals, Violation
+from atoll.invariants.liveness import Liveness
 from atoll.tape.entries import SYNCER, Content, Entry, Milestone, Stored, Truth
 
-__all__ = ["Checker", "Violation", "check"]
+__all__ = ["Checker", "check"]
 
 MAX_HELD_NS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken invariant, when and how."""
-
-    invariant: str
-    at_ns: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.invariant} at {self.at_ns / 1e9:.3f} s: {self.text}"
-
-
-class Commit(NamedTuple):
-    """The checker's memory of one version of a fragment."""
-
-    version: int
-    digest: str
-    contributors: tuple[rec.Contributor, ...]
-
-
-class Intervals:
-    """Disjoint half-open intervals with a label each."""
-
-    __slots__ = ("_starts", "rows")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self.rows: list[tuple[int, int, str]] = []
-
-    def add(self, start: int, end: int, label: str) -> tuple[int, int, str] | None:
-        """Insert; returns the row it overlaps with, if any (and does not insert then)."""
-        at = bisect_left(self._starts, start)
-        for row in self.rows[max(0, at - 1) : at + 1]:
-            if row[0] < end and start < row[1]:
-                return row
-        self._starts.insert(at, start)
-        self.rows.insert(at, (start, end, label))
-        return None
-
-
-    def remove(self, start: int) -> None:
-        """Take the interval that begins there out again."""
-        at = bisect_left(self._starts, start)
-        if at < len(self._starts) and self._starts[at] == start:
-            del self._starts[at], self.rows[at]
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the checker knows of one learner from its reports."""
-
-    incarnation: int = 0
-    clock: int = -1
-    good_since_ns: int = -1
-    """Since when it is healed, stepping and hearing, without a gap; -1: it is not."""
-    moved_ns: int = 0
-    heard_ns: int = 0
-    echo_ns: int = 0
-    healed: bool = False
 
 
 @dataclass(slots=True)
@@ -129,24 +45,22 @@ class Checker:
     headers: dict[tuple[str, int, int, int, int], tuple[msg.Header, list[int]]] = field(default_factory=dict)
     first_header: dict[tuple[str, int], tuple[str, int, int, int, int]] = field(default_factory=dict)
     truths: dict[tuple[int, int], tuple[Content, ...]] = field(default_factory=dict)
-    seen: dict[str, Seen] = field(default_factory=dict)
+    liveness: Liveness = field(init=False)
     calm_since_ns: int = 0
     """Start of the time in which only I10's own reasons excuse a missing merge."""
     is_open: bool = True
     has_finished: bool = False
     gathering: dict[int, int] = field(default_factory=dict)
     """Fragment -> round that waits for headers."""
-    offered_at: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Fragment -> learner -> time of its header, for the rounds that gather."""
-    step_ns: dict[str, int] = field(default_factory=dict)
-    turn_ns: int = 0
-    """Time of the syncer's last event: a paused syncer is not to blame."""
     t: int = 0
     skipped: list[tuple[int, int]] = field(default_factory=list)
     healed_ns: int = -1
     merged_since_heal: set[int] = field(default_factory=set)
     late_bodies: Counter[str] = field(default_factory=Counter)
     parts_since_heal: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.liveness = Liveness(self.params)
 
     def read(self, entry: Entry) -> None:
         """Take in one line."""
@@ -156,10 +70,14 @@ class Checker:
             handler(self, entry.actor, entry.item)
 
     def expect(self, invariant: str, ok: bool, text: Callable[[], str]) -> None:
-        """One check."""
+        """One check; the text is only made if it fails."""
         self.num_checks[invariant] += 1
         if not ok:
-            self.violations.append(Violation(invariant, self.now_ns, text()))
+            self.broken(invariant, text())
+
+    def broken(self, invariant: str, text: str) -> None:
+        """One check that failed."""
+        self.violations.append(Violation(invariant, self.now_ns, text))
 
     # The store
 
@@ -208,7 +126,9 @@ class Checker:
             len(parts) >= self.params.min_quorum,
             lambda: f"fragment {p} version {record.version}: {len(parts)} of {self.params.min_quorum} offers",
         )
-        self.expect("I4", record.epoch == self.epoch, lambda: f"commit of epoch {record.epoch} in {self.epoch}")
+        self.expect(
+            "I4", record.epoch == self.epoch, lambda: f"commit of epoch {record.epoch} in {self.epoch}"
+        )
         contents = self.truths.pop((p, record.version), ())
         truth = {content.name: content for content in contents}
         for part in parts:
@@ -233,17 +153,16 @@ class Checker:
             "I2", clash is None, lambda: f"{who}, fragment {p}: [{part.start}, {part.end}) overlaps {clash}"
         )
         for row in self.settled.get(key, _NO_INTERVALS).rows:
-            wrong = row[2] != "merged" and row[0] < part.end and part.start < row[1]
-            self.expect(
-                "I5", not wrong, lambda row=row: f"{who}, fragment {p}: {row} was merged after all"
-            )
+            self.num_checks["I5"] += 1
+            if row[2] != "merged" and row[0] < part.end and part.start < row[1]:
+                self.broken("I5", f"{who}, fragment {p}: {row} was merged after all")
         tokens = part.end - part.start
         self.expect(
             "I14",
             part.weight == tokens * tokens / max(1, part.steps),
             lambda: f"{who}: weight {part.weight} for {tokens} tokens in {part.steps} steps",
         )
-        self._first_offer(record, part, who)
+        self._heard(record, part, who)
         if truth is not None:
             self._compare_truth(record, part, truth, who)
 
@@ -267,8 +186,15 @@ class Checker:
         )
         self.expect("I11", truth.finite, lambda: f"{who}: a delta that is not finite was merged")
 
-    def _first_offer(self, record: rec.RoundRecord, part: rec.Contributor, who: str) -> None:
+    def _heard(self, record: rec.RoundRecord, part: rec.Contributor, who: str) -> None:
+        """A contribution was offered in this round of this epoch, in these words; the first one healed."""
         key = (part.name, part.incarnation, record.epoch, record.fragment, record.round)
+        found = self.headers.get(key)
+        self.expect(
+            "I4",
+            found is not None and (found[0].start, found[0].end) == (part.start, part.end),
+            lambda: f"{who}: merged, but never offered in round {record.round} of epoch {record.epoch}",
+        )
         if self.first_header.get(key[:2]) != key:
             return
         header, current = self.headers[key]
@@ -287,16 +213,15 @@ class Checker:
     def _booted(self, actor: str, event: ev.Booted) -> None:
         self.calm_since_ns = self.now_ns
         self.gathering.clear()
-        self.offered_at.clear()
         self.truths.clear()
-        self.seen.clear()
+        self.liveness.restart()
 
     def _loaded(self, actor: str, event: ev.Loaded) -> None:
         state = event.state
         is_safe = self.params.durability == "merge"
         for problem in state.problems:
-            wrong = is_safe or "the fold gives" in problem
-            self.expect("I9", not wrong, lambda problem=problem: problem)
+            if is_safe or "the fold gives" in problem:
+                self.broken("I9", problem)
         if not self.versions:
             return
         if not is_safe:
@@ -309,15 +234,15 @@ class Checker:
     def _compare_state(self, state: rec.StoredState) -> None:
         for p, fragment in enumerate(state.fragments):
             last = self.versions[p][-1]
-            self.expect(
-                "I9",
-                (fragment.version, fragment.digest) == last[:2],
-                lambda p=p, fragment=fragment, last=last: f"fragment {p}: found {fragment}, stored {last[:2]}",
-            )
+            self.num_checks["I9"] += 1
+            if (fragment.version, fragment.digest) != last[:2]:
+                self.broken("I9", f"fragment {p}: found {fragment}, stored {last[:2]}")
         parts = [part for chain in self.versions for commit in chain for part in commit.contributors]
         tokens = sum(part.end - part.start for part in parts)
         self.expect(
-            "I9", state.merged_tokens == tokens, lambda: f"{state.merged_tokens} tokens found, {tokens} stored"
+            "I9",
+            state.merged_tokens == tokens,
+            lambda: f"{state.merged_tokens} tokens, {tokens} stored",
         )
         merges = sum(len(chain) - 1 for chain in self.versions)
         self.expect("I9", state.merges == merges, lambda: f"{state.merges} merges found, {merges} stored")
@@ -325,7 +250,9 @@ class Checker:
         self.expect(
             "I9", found == self.incarnations, lambda: f"members {found} found, {self.incarnations} stored"
         )
-        self.expect("I9", state.epoch == self.epoch, lambda: f"epoch {state.epoch} found, {self.epoch} stored")
+        self.expect(
+            "I9", state.epoch == self.epoch, lambda: f"epoch {state.epoch} found, {self.epoch} stored"
+        )
         for (name, p), held in state.contributions.items():
             mine = [
                 part.end
@@ -333,12 +260,9 @@ class Checker:
                 for part in commit.contributors
                 if part.name == name and part.incarnation == self.incarnations.get(name)
             ]
-            if mine:
-                self.expect(
-                    "I9",
-                    held.upto >= mine[-1],
-                    lambda name=name, held=held, mine=mine: f"{name}: {held.upto} found, {mine[-1]} merged",
-                )
+            self.num_checks["I9"] += 1
+            if mine and held.upto < mine[-1]:
+                self.broken("I9", f"{name}, fragment {p}: {held.upto} found, {mine[-1]} merged")
 
     def _fall_back(self, p: int, version: int, *, taped: bool) -> None:
         chain = self.versions[p]
@@ -378,7 +302,7 @@ class Checker:
         elif isinstance(message, msg.Header) and message.epoch == self.epoch:
             is_current = message.incarnation == self.incarnations.get(message.name)
             if is_current and self.gathering.get(message.fragment) == message.round:
-                self.offered_at[message.fragment].setdefault(message.name, self.now_ns)
+                self.liveness.offered_at[message.fragment].setdefault(message.name, self.now_ns)
             key = (message.name, message.incarnation, message.epoch, message.fragment, message.round)
             if key not in self.headers:
                 self.headers[key] = (message, list(self.served))
@@ -388,7 +312,7 @@ class Checker:
         self.num_checks["I5"] += len(report.holdings)
         for p, holding in enumerate(report.holdings):
             if holding.origin != holding.merged + holding.discarded + holding.pending:
-                self.expect("I5", False, lambda p=p, h=holding: f"{report.name}, fragment {p}: {h}")
+                self.broken("I5", f"{report.name}, fragment {p}: {holding} does not add up")
         if self.params.algorithm == "decoupled":
             self.expect(
                 "I7",
@@ -396,65 +320,32 @@ class Checker:
                 lambda: f"{report.name} was held for {report.held_ns} ns",
             )
         if report.epoch == self.epoch and report.incarnation == self.incarnations.get(report.name):
-            self.step_ns[report.name] = max(report.step_ns, self.step_ns.get(report.name, 0))
-            self._watch(report)
-
-    def _watch(self, report: msg.Report) -> None:
-        """I10: since when is this learner healed, stepping and hearing?"""
-        seen = self.seen.setdefault(report.name, Seen())
-        if seen.incarnation != report.incarnation:
-            self.seen[report.name] = seen = Seen(report.incarnation)
-            seen.echo_ns = self.now_ns
-        if report.clock > seen.clock or report.held_on >= 0:
-            seen.clock, seen.moved_ns = report.clock, self.now_ns
-        seen.heard_ns = self.now_ns
-        seen.echo_ns = max(seen.echo_ns, report.echo_ns)
-        seen.healed = bool(self.versions) and all(
-            0 <= chain[-1].version - holding.version <= 1
-            and holding.digest == chain[holding.version].digest
-            for holding, chain in zip(report.holdings, self.versions, strict=True)
-        )
-        self._judge(seen)
-
-    def _judge(self, seen: Seen) -> None:
-        oldest = min(seen.heard_ns, seen.echo_ns, seen.moved_ns)
-        if not seen.healed or self.now_ns - oldest > self.params.alive_ns:
-            seen.good_since_ns = -1
-        elif seen.good_since_ns < 0:
-            seen.good_since_ns = self.now_ns
+            self.liveness.report(report, self.versions, self.now_ns)
 
     def _timer(self, actor: str, event: ev.TimerFired) -> None:
+        if actor == SYNCER:
+            self._turn()
+            if event.key == "beat" and self.is_open:
+                self._overdue()
+
+    def _overdue(self) -> None:
         """At every beat of the syncer: is a merge overdue?"""
-        if actor != SYNCER:
-            return
-        self._turn()
-        if event.key != "beat" or not self.is_open:
-            return
-        for seen in self.seen.values():
-            self._judge(seen)
-        good = sorted(seen.good_since_ns for seen in self.seen.values() if seen.good_since_ns >= 0)
-        if len(good) >= self.params.min_quorum:
-            since = max(self.calm_since_ns, good[self.params.min_quorum - 1])
+        since_ns = self.liveness.ready_since(self.now_ns)
+        if since_ns is not None:
+            quiet_ns = self.now_ns - max(self.calm_since_ns, since_ns)
             self.expect(
                 "I10",
-                self.now_ns - since <= self.params.live_ns,
-                lambda: f"no merge for {(self.now_ns - since) / 1e9:.1f} s with {len(good)} learners ready",
+                quiet_ns <= self.params.live_ns,
+                lambda: f"no merge for {quiet_ns / 1e9:.1f} s with a quorum ready",
             )
 
     def _turn(self) -> None:
         """At every event of the syncer: was a grace window overdue at the one before already?"""
-        if self.params.waits or self.now_ns == self.turn_ns:
+        if self.params.waits:
             return
-        before, self.turn_ns = self.turn_ns, self.now_ns
-        for p, times in self.offered_at.items():
-            if len(times) >= self.params.min_quorum:
-                quorum_ns = sorted(times.values())[self.params.min_quorum - 1]
-                limit_ns = quorum_ns + max(self.step_ns.values(), default=0)
-                self.expect(
-                    "I13",
-                    before <= limit_ns,
-                    lambda p=p, q=quorum_ns: f"fragment {p}: open {(self.now_ns - q) / 1e9:.1f} s after quorum",
-                )
+        for p, late_ns in self.liveness.overdue_grace(self.now_ns):
+            self.broken("I13", f"fragment {p}: open {late_ns / 1e9:.1f} s after quorum")
+        self.num_checks["I13"] += 1
 
     def _store_answered(self, actor: str, event: ev.Committed | ev.DeltaPut) -> None:
         if not event.ok:
@@ -481,7 +372,7 @@ class Checker:
         p = item.fragment
         self.expect("I13", p not in self.gathering, lambda: f"fragment {p} has two rounds")
         self.gathering[p] = item.round
-        self.offered_at[p] = {}
+        self.liveness.offered_at[p] = {}
         self.expect(
             "I13",
             len(self.gathering) <= self.params.overlap_steps,
@@ -493,11 +384,11 @@ class Checker:
     def _note(self, actor: str, item: do.Note) -> None:
         if item.kind in ("closed", "cancelled"):
             self.gathering.pop(item.fragment, None)
-            self.offered_at.pop(item.fragment, None)
+            self.liveness.offered_at.pop(item.fragment, None)
         elif item.kind == "drain":
             self.is_open = False
         elif item.kind == "dropped":
-            self.offered_at.get(item.fragment, {}).pop(item.who, None)
+            self.liveness.offered_at.get(item.fragment, {}).pop(item.who, None)
             if item.reason.startswith("late: no body") and self.healed_ns >= 0:
                 self.late_bodies[item.who] += 1
 

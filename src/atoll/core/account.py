@@ -1,0 +1,84 @@
+"""A learner's account of one fragment: which tokens are in its base, in an offer, or open.
+
+The tokens of an incarnation lie on a line. On each fragment that line is divided into intervals,
+each with one fate (`Settle`): merged, overwritten at an adoption, or discarded with its offer.
+What follows the last adoption is the open interval, which the next offer contains whole. An offer
+is pending until a message proves that its round has ended; a version may be adopted over it
+meanwhile, then it lies before the open interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll.core import messages as msg
+from atoll.core.commands import Fate
+
+__all__ = ["Offer", "Slot", "fate_of"]
+
+
+@dataclass(slots=True)
+class Offer:
+    """A snapshot whose round has not ended as far as this learner knows."""
+
+    epoch: int
+    round: int
+    header: msg.Header
+    start: int
+    end: int
+    end_steps: int
+    body: msg.Body | None = None
+
+
+@dataclass(slots=True)
+class Slot:
+    """Everything a learner knows of one fragment."""
+
+    version: int = msg.NO_VERSION
+    digest: str = ""
+    epoch: int = 0
+    """Epoch of the message that brought the base; 0 for a seed of one's own."""
+    origin: int = 0
+    """Token at which the open interval begins, and the step count at that point."""
+    origin_steps: int = 0
+    offer: Offer | None = None
+    ask: msg.Ask | None = None
+    answered: tuple[int, int] = (0, 0)
+    """(epoch, round) of the last ask that was answered."""
+    staging: msg.Publish | None = None
+    staged: msg.Publish | None = None
+    merged: int = 0
+    discarded: int = 0
+
+    def holding(self, steps: int) -> msg.Holding:
+        """The account as it stands after so many steps of this life."""
+        offer = self.offer
+        pending = offer.end - offer.start if offer and offer.start < self.origin else 0
+        return msg.Holding(
+            self.version,
+            self.digest,
+            self.origin,
+            steps - self.origin_steps,
+            self.merged,
+            self.discarded,
+            pending,
+        )
+
+
+def fate_of(offer: Offer | None, publish: msg.Publish) -> Fate | None:
+    """What a publish says of the pending offer; None if its round has not ended.
+
+    The end of the last merged interval decides, not the verdict: the message that carried the
+    verdict may have been lost.
+    """
+    if offer is None:
+        return None
+    if publish.merged_upto >= offer.end:
+        return "merged"
+    if offer.epoch < publish.epoch:
+        return "cancelled"
+    if publish.round < offer.round:
+        return None
+    if publish.round == offer.round and publish.verdict in ("stale", "rejected", "cancelled"):
+        return publish.verdict
+    return "late"
