@@ -140,7 +140,7 @@ def _remember_retry(self: Rounds, p: int) -> None:
 
 
 def _lacks_two(self: Rounds, rnd: Any) -> bool:
-    least = self.desk.params.min_quorum
+    least: int = self.desk.params.min_quorum
     return len(rnd.headers) < (least - 1 if rnd.refused and least > 1 else least)
 
 
@@ -178,7 +178,7 @@ _jump_steps = vars(Schedule)["jump_steps"].fget
 
 
 def _never_jump(self: Schedule) -> int:
-    return 10**9 if self.t else int(_jump_steps(self))
+    return 10**9 if self.t > 2 * self.params.interval_steps else int(_jump_steps(self))
 
 
 def _do_nothing(self: Any, *args: Any) -> None:
@@ -190,8 +190,8 @@ _body_deadline_ns = Rounds._body_deadline_ns
 
 def _fixed_deadline(self: Rounds, rnd: Any, name: str) -> int:
     if rnd.headers[name].incarnation > 1:
-        return rnd.closed_ns + self.desk.step_ns() // 4
-    return _body_deadline_ns(self, rnd, name)
+        return int(rnd.closed_ns) + self.desk.step_ns() // 4
+    return int(_body_deadline_ns(self, rnd, name))
 
 
 _serve = SyncerMachine._serve

@@ -45,6 +45,8 @@ class Slot:
     ask: msg.Ask | None = None
     answered: tuple[int, int] = (0, 0)
     """(epoch, round) of the last ask that was answered."""
+    abstained: msg.Abstain | None = None
+    """That answer, if it was not an offer."""
     staging: msg.Publish | None = None
     staged: msg.Publish | None = None
     merged: int = 0

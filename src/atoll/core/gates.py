@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from atoll.core.events import Inspection
 from atoll.core.members import Session, is_known_base
-from atoll.core.messages import Header, Verdict
+from atoll.core.messages import FromLearner, Header, Message, Report, Verdict
 from atoll.core.params import RunParams
 from atoll.core.records import Contribution, StoredFragment
 
-__all__ = ["NormGate", "Refusal", "screen"]
+__all__ = ["NormGate", "Refusal", "is_well_formed", "screen"]
 
 NORM_HISTORY = 64
 MIN_NORMS = 8
@@ -52,6 +52,8 @@ def screen(
         for p, (version, fragment) in enumerate(zip(header.bases, fragments, strict=True)):
             if not 0 <= fragment.version - version <= 1:
                 return Refusal("stale", f"not healed: fragment {p} at {version}, current {fragment.version}")
+    if contribution and header.start < contribution.upto:
+        return Refusal("stale", f"tokens {header.start} to {contribution.upto} are merged already")
     tokens = header.end - header.start
     if header.steps < 1 or tokens < 1 or header.start < 0:
         return Refusal("rejected", f"implausible counters: {tokens} tokens in {header.steps} steps")
@@ -60,6 +62,17 @@ def screen(
             "rejected", f"{tokens} tokens in {header.steps} steps, at most {params.max_step_tokens} a step"
         )
     return None
+
+
+def is_well_formed(message: Message, num_fragments: int) -> bool:
+    """Whether a message is a learner's and fits the run: a stranger's mistake must not hurt us."""
+    if not isinstance(message, FromLearner):
+        return False
+    if isinstance(message, Report):
+        return len(message.holdings) == num_fragments
+    if isinstance(message, Header) and len(message.bases) != num_fragments:
+        return False
+    return 0 <= getattr(message, "fragment", 0) < num_fragments
 
 
 @dataclass(slots=True)

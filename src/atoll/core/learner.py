@@ -132,7 +132,8 @@ class LearnerMachine:
             self.epoch, self.echo_ns = message.epoch, 0
             self._forget_staged()
         self.global_t = max(self.global_t, message.t)
-        self.finished = message.finished
+        if message.finished:
+            self._finish(message.t)
         self._report(now_ns)
 
     def _forget_staged(self) -> None:
@@ -150,10 +151,15 @@ class LearnerMachine:
     def _beat(self, now_ns: int, message: msg.Beat) -> None:
         self.echo_ns = max(self.echo_ns, message.sent_ns)
         self.global_t = max(self.global_t, message.t)
-        if message.finished and not self.finished:
+        if message.finished:
+            self._finish(message.t)
+
+    def _finish(self, t: int) -> None:
+        """The run is over: stop offering, once and for all."""
+        if not self.finished:
             self.finished = True
             self._release("the run has finished")
-            self.out.append(do.Note("finished", -1, self.name, f"budget spent at tick {message.t}"))
+            self.out.append(do.Note("finished", -1, self.name, f"budget spent at tick {t}"))
 
     # Seeding
 
@@ -189,6 +195,8 @@ class LearnerMachine:
         offer = slot.offer
         if offer and (offer.epoch, offer.round) == (ask.epoch, ask.round):
             self._repeat(offer, ask)
+        elif slot.abstained and (ask.epoch, ask.round) == slot.answered:
+            self._tell(slot.abstained)
         elif (ask.epoch, ask.round) > slot.answered and (
             slot.ask is None or (ask.epoch, ask.round) > (slot.ask.epoch, slot.ask.round)
         ):
@@ -209,14 +217,15 @@ class LearnerMachine:
         slot.ask = None
         if ask.epoch != self.epoch:
             return
-        slot.answered = (ask.epoch, ask.round)
+        slot.answered, slot.abstained = (ask.epoch, ask.round), None
         reason = self._why_not(slot, ask)
         if slot.offer is not None and not reason:
             self._dissolve(p, slot)
         if not reason and self.steps == slot.origin_steps:
             reason = "no step on this fragment since it was adopted"
         if reason:
-            self._tell(msg.Abstain(self.name, self.incarnation, self.epoch, ask.round, p, reason))
+            slot.abstained = msg.Abstain(self.name, self.incarnation, self.epoch, ask.round, p, reason)
+            self._tell(slot.abstained)
             return
         header = msg.Header(
             self.name,

@@ -209,12 +209,10 @@ class StoredState:
         for (name, fragment), held in self.contributions.items():
             if fragment == p and held.version > version:
                 incarnation = self.members[name].incarnation
-                void = sum(
-                    part.end - part.start
-                    for part in rollback.voided
-                    if part.name == name and part.incarnation == incarnation
-                )
-                self.contributions[name, p] = Contribution(version, held.upto, held.tokens - void)
+                void = [part for part in rollback.voided if part[:2] == (name, incarnation)]
+                tokens = held.tokens - sum(part.end - part.start for part in void)
+                upto = min([held.upto, *(part.start for part in void)])
+                self.contributions[name, p] = Contribution(version, upto, tokens)
 
     def _apply_member(self, record: MemberRecord) -> None:
         old = self.members.get(record.name)
@@ -227,7 +225,7 @@ class StoredState:
 
 
 MAX_LIVES = 64
-"""Lives of one name that are remembered, so that a late hello of a past life fences nobody."""
+"""Lives of one name that are remembered, so that a late hello of one of them fences nobody."""
 
 
 def history(records: Iterable[Record]) -> dict[int, list[RoundRecord]]:

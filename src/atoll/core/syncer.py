@@ -17,6 +17,7 @@ from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.desk import Desk
+from atoll.core.gates import is_well_formed
 from atoll.core.members import NAME, Session
 from atoll.core.params import RunParams
 from atoll.core.records import EpochRecord, FinishRecord, MemberRecord, RoundRecord, SeedRecord
@@ -39,6 +40,7 @@ class SyncerMachine:
     rounds: Rounds = field(init=False)
     is_active: bool = False
     """The epoch is durable: from here on it may speak."""
+    active_since_ns: int = 0
     joining: dict[str, msg.Hello] = field(default_factory=dict)
     """Admissions on their way into the store."""
     seeds: dict[tuple[str, int], dict[int, str]] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class SyncerMachine:
             case MemberRecord():
                 self._admitted(event.at_ns, record)
             case EpochRecord():
-                self.is_active = True
+                self.is_active, self.active_since_ns = True, event.at_ns
                 self.desk.schedule.t = self.desk.state.t
                 self._beat(event.at_ns)
             case SeedRecord():
@@ -173,6 +175,10 @@ class SyncerMachine:
         if isinstance(message, msg.Hello):
             self._hello(event.at_ns, message)
             return
+        if not is_well_formed(message, self.params.num_fragments):
+            who = str(getattr(message, "name", ""))
+            self.desk.note("malformed", f"{type(message).__name__} does not fit the run", who=who)
+            return
         session = self._session_of(message)
         if session is not None:
             session.heard_ns = event.at_ns
@@ -215,18 +221,21 @@ class SyncerMachine:
             else:
                 num_new = sum(1 for name in self.joining if name not in self.desk.state.members)
                 self._admit(now_ns, hello, 1, len(self.desk.state.members) + num_new)
-        elif hello.life == member.lives[-1]:
+        elif hello.life == member.lives[-1] and hello.key == member.key:
             self._attach(now_ns, hello, member.incarnation, member.shard)
+        elif hello.key != member.key and self._may_be_alive(hello.name, now_ns):
+            self._refuse(hello, f"the name {hello.name} is in use by a live learner with another key")
         elif hello.incarnation or hello.life in member.lives:
             self._send_fenced(hello.name, hello.incarnation)
-        elif hello.key != member.key and self._is_alive(hello.name, now_ns):
-            self._refuse(hello, f"the name {hello.name} is in use by a live learner with another key")
         else:
             self._admit(now_ns, hello, member.incarnation + 1, member.shard)
 
-    def _is_alive(self, name: str, now_ns: int) -> bool:
+    def _may_be_alive(self, name: str, now_ns: int) -> bool:
+        """Connected; or, right after a boot, not yet given the time to come back."""
         session = self.desk.sessions.get(name)
-        return session is not None and session.is_connected(now_ns, self.params.alive_ns)
+        if session is None:
+            return now_ns - self.active_since_ns <= self.params.alive_ns
+        return session.is_connected(now_ns, self.params.alive_ns)
 
     def _refuse(self, hello: msg.Hello, reason: str) -> None:
         self.desk.note("refused", reason, who=hello.name)
@@ -356,7 +365,11 @@ class SyncerMachine:
     def _advance(self, now_ns: int) -> None:
         """Move t, open what is due, drain when the budget is spent."""
         desk = self.desk
-        if not desk.state.fragments or desk.state.finished:
+        if desk.state.finished:
+            return
+        if not desk.state.fragments:
+            if self.drain_reason:
+                self._finish()
             return
         counted = [s for s in desk.connected(now_ns) if self.may_offer(s)]
         self._note_quorum(len(counted))
@@ -427,7 +440,11 @@ class SyncerMachine:
                 if p not in rounds.drained:
                     rounds.try_open(p, counted, 1, -1, now_ns)
         is_over = len(rounds.drained) == self.params.num_fragments or now_ns >= self.drain_until_ns
-        if is_over and not rounds.open and not self.is_finishing:
+        if is_over and not rounds.open:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.is_finishing:
             self.is_finishing = True
             self.desk.commit("finish", FinishRecord(self.desk.epoch, self.desk.schedule.t, self.drain_reason))
 
@@ -439,8 +456,9 @@ class SyncerMachine:
     # Rounds, passed on
 
     def _header(self, now_ns: int, session: Session, header: msg.Header) -> None:
-        self.rounds.header(session, header, now_ns)
-        self._advance(now_ns)
+        if self.desk.state.fragments:
+            self.rounds.header(session, header, now_ns)
+            self._advance(now_ns)
 
     def _abstain(self, now_ns: int, session: Session, message: msg.Abstain) -> None:
         self.rounds.abstain(message, now_ns)

@@ -13,7 +13,7 @@ from atoll.core import messages as msg
 from atoll.core import records as rec
 from atoll.core.params import RunParams
 from atoll.invariants.books import Commit, Intervals, Violation
-from atoll.invariants.liveness import Liveness
+from atoll.invariants.liveness import NEVER, Liveness
 from atoll.tape.entries import SYNCER, Content, Entry, Milestone, Stored, Truth
 
 __all__ = ["Checker", "check"]
@@ -388,7 +388,8 @@ class Checker:
         elif item.kind == "drain":
             self.is_open = False
         elif item.kind == "dropped":
-            self.liveness.offered_at.get(item.fragment, {}).pop(item.who, None)
+            if item.fragment in self.liveness.offered_at:
+                self.liveness.offered_at[item.fragment][item.who] = NEVER
             if item.reason.startswith("late: no body") and self.healed_ns >= 0:
                 self.late_bodies[item.who] += 1
 

@@ -14,7 +14,9 @@ from atoll.core.messages import Report
 from atoll.core.params import RunParams
 from atoll.invariants.books import Commit
 
-__all__ = ["Liveness"]
+__all__ = ["NEVER", "Liveness"]
+
+NEVER = -1
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class Liveness:
     seen: dict[str, Seen] = field(default_factory=dict)
     step_ns: dict[str, int] = field(default_factory=dict)
     offered_at: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Fragment -> learner -> time of its header, for the rounds that gather."""
+    """Fragment -> learner -> time of its header, for the rounds that gather; NEVER if it was refused."""
     turn_ns: int = 0
     """Time of the syncer's last event."""
 
@@ -87,7 +89,8 @@ class Liveness:
         before, self.turn_ns = self.turn_ns, now_ns
         quorum = self.params.min_quorum
         for p, times in self.offered_at.items():
-            if len(times) >= quorum:
-                quorum_ns = sorted(times.values())[quorum - 1]
+            counted = sorted(at_ns for at_ns in times.values() if at_ns != NEVER)
+            if len(counted) >= quorum:
+                quorum_ns = counted[quorum - 1]
                 if before > quorum_ns + max(self.step_ns.values(), default=0):
                     yield p, now_ns - quorum_ns

@@ -79,7 +79,7 @@ class Disk:
         return True
 
     def take_snapshot(self, versions: tuple[int, ...], content: Any) -> bool:
-        """Write and verify the whole state; syncs the log, and drops deltas it makes needless."""
+        """Write and verify the whole state; syncs the log, and makes older deltas needless."""
         if self.is_full:
             return False
         self.snapshot = (len(self.records), versions, content)
@@ -94,7 +94,8 @@ class Disk:
             damage.num_records_lost = len(self.records) - kept
             del self.records[kept:]
             self.num_synced = kept
-        for file in [*self.writing.values(), *(f for f in self.files.values() if not f.synced)]:
+        begun = [file for file in self.writing.values() if file.digest not in self.files]
+        for file in [*begun, *(f for f in self.files.values() if not f.synced)]:
             self._damage_file(file, rng, damage, lose=lose, tear=tear)
         self.writing.clear()
         self.num_synced = len(self.records)

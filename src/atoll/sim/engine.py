@@ -47,7 +47,7 @@ class Engine:
             if stop is not None and stop():
                 return
         if stop is None:
-            self.now_ns = until_ns
+            self.now_ns = max(self.now_ns, until_ns)
 
 
 class Chance:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import msgspec
 
@@ -90,11 +89,11 @@ def dump(tape: Tape) -> bytes:
 def load(content: bytes) -> Tape:
     """Read what `dump` wrote; refuses a tape whose chain does not hold."""
     try:
-        lines: list[Any] = msgspec.msgpack.decode(content)
+        lines = msgspec.msgpack.decode(content, type=list[tuple[bytes, bytes]])
     except msgspec.MsgspecError as error:
         raise TapeError(
-            f"The tape is torn: {error}.",
-            "Its end is missing, so nothing on it can be trusted.",
+            f"The tape is torn, or is no tape: {error}.",
+            "Nothing on it can be trusted.",
             "Restore the tape from a copy.",
         ) from error
     tape, chain = Tape(), b""

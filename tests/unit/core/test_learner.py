@@ -649,3 +649,27 @@ def test_a_learner_that_is_cut_off_does_not_begin_to_wait():
     hand.now_ns = PARAMS.alive_ns + 1
     for _ in range(8):
         assert only(hand.step(), do.Hold) == []
+
+
+def test_an_abstention_that_was_lost_is_said_again_in_the_same_words():
+    hand = held_learner()
+    hand.publish(1, 0)
+    first = [c for c in hand.ask(0) if isinstance(c, do.Tell) and isinstance(c.message, msg.Abstain)]
+    again = [c for c in hand.ask(0) if isinstance(c, do.Tell) and isinstance(c.message, msg.Abstain)]
+    assert first
+    assert first == again
+
+
+def test_a_welcome_that_says_finished_releases_a_held_learner():
+    hand = held_learner()
+    commands = hand.welcome(epoch=2, finished=True)
+    assert any(isinstance(command, do.Release) for command in commands)
+
+
+def test_a_repeated_old_welcome_does_not_reopen_a_finished_run():
+    hand = learner()
+    hand.hear(msg.Beat(1, 1, 90, 0, 0, True))
+    hand.welcome()
+    hand.ask()
+    told = [c.message for c in hand.step() if isinstance(c, do.Tell)]
+    assert not any(isinstance(message, msg.Header) for message in told)

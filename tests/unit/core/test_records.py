@@ -147,8 +147,8 @@ def test_the_next_epoch_makes_a_rollback_history_and_voids_its_contributions():
     state = fold([*HISTORY, epoch(2, *found.rollbacks)])
     assert state.fragments[0] == StoredFragment(1, "d0.1", "s0")
     assert (state.epoch, state.merges, state.merged_tokens) == (2, 2, 60)
-    assert state.contributions["a", 0] == Contribution(1, 25, 10)
-    assert state.contributions["b", 0] == Contribution(1, 90, 30)
+    assert state.contributions["a", 0] == Contribution(1, 10, 10)
+    assert state.contributions["b", 0] == Contribution(1, 30, 30)
     assert state.contributions["a", 1] == Contribution(1, 20, 20)
     assert state.rollbacks == ()
 
@@ -162,7 +162,7 @@ def test_a_rollback_voids_only_what_the_living_incarnation_contributed():
     ]
     found = recover(records, intact_but("x0.1"))
     state = fold([*records, epoch(2, *found.rollbacks)])
-    assert state.contributions["a", 0] == Contribution(0, 7, 0)
+    assert state.contributions["a", 0] == Contribution(0, 0, 0)
     assert (state.merged_tokens, state.merges) == (0, 0)
 
 

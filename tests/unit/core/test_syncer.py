@@ -285,7 +285,8 @@ def test_a_base_of_another_history_is_not_healed_and_is_sent_the_fragment():
 
 def test_an_overtaken_report_is_not_believed():
     hand = running("a", "b")
-    old = msg.Report("a", 1, 1, 0, 77, 0, SECOND, 0, -1, 0, ())
+    held = hand.machine.desk.sessions["a"].holdings
+    old = msg.Report("a", 1, 1, 0, 77, 0, SECOND, 0, -1, 0, held)
     assert hand.hear(old) == []
     assert hand.machine.desk.sessions["a"].clock == 0
 
@@ -798,3 +799,47 @@ def test_when_everybody_waits_the_rounds_they_wait_for_are_opened():
     hand.report("a", 1, steps=0, held_on=0)
     commands = hand.report("b", 1, steps=0, held_on=0)
     assert [(o.fragment, o.asked) for o in only(commands, do.Opened)] == [(0, ("a", "b"))]
+
+
+# Mistakes of strangers, and the ends of things
+
+
+def malformed() -> list[Any]:
+    hand = running("a", "b")
+    held = hand.machine.desk.sessions["a"].holdings
+    return [
+        msg.Report("a", 1, 1, 99, 5, 0, SECOND, 0, -1, 0, held[:-1]),
+        msg.Header("a", 1, 1, 1, 0, 0, "", 0, 1, 1, (0,)),
+        msg.Header("a", 1, 1, 1, 99, 0, "", 0, 1, 1, tuple(h.version for h in held)),
+        msg.Header("a", 1, 1, 1, -1, 0, "", 0, 1, 1, tuple(h.version for h in held)),
+        msg.Want("a", 1, 1, 99),
+        msg.SeedBody("a", 1, 1, 99, "x", 1),
+        msg.Beat(1, 1, 0, 0, 0, False),
+    ]
+
+
+@pytest.mark.parametrize("message", malformed(), ids=lambda m: type(m).__name__)
+def test_a_message_that_does_not_fit_the_run_is_noted_and_changes_nothing(message):
+    hand = running("a", "b")
+    (note,) = hand.hear(message)
+    assert isinstance(note, do.Note)
+    assert note.kind == "malformed"
+
+
+def test_a_name_is_not_given_to_another_key_right_after_a_restart():
+    before = running("a", "b")
+    hand = SyncerByHand(before.params, stored=fold(before.records)).boot()
+    assert sent(hand.hello("a", life=99, key="thief"), msg.Refused, "a")
+    hand.now_ns += hand.params.alive_ns + 1
+    assert sent(hand.hello("a", life=99, key="thief"), msg.Welcome, "a")
+
+
+def test_the_current_life_with_a_wrong_key_is_refused():
+    hand = running("a", "b")
+    assert sent(hand.hello("a", life=1, key="thief"), msg.Refused, "a")
+
+
+def test_a_run_that_was_never_seeded_can_be_finished():
+    hand = syncer()
+    hand.handle(ev.FinishRequested(hand.now_ns, "changed my mind"))
+    assert hand.machine.desk.state.finished

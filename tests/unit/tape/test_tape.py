@@ -179,7 +179,7 @@ def test_a_line_that_was_inserted_is_detected():
 def test_a_torn_tape_says_that_nothing_on_it_can_be_trusted(content):
     with pytest.raises(TapeError) as caught:
         load(content)
-    assert caught.value.what.startswith("The tape is torn: ")
+    assert caught.value.what.startswith("The tape is torn, or is no tape: ")
     assert caught.value.now_what == "Restore the tape from a copy."
 
 
