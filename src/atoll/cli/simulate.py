@@ -8,6 +8,7 @@ import sys
 import time
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -68,7 +69,7 @@ def demo(
     """A short simulated run, told: learners die and return, merges go on, tokens add up."""
     console = Console(stderr=as_json)
     result = demo_run.run(seed)
-    console.print(demo_run.INTRODUCTION.format(**result.facts), highlight=False)
+    console.print("\n" + demo_run.INTRODUCTION.format(**result.facts) + "\n", highlight=False)
     for line in narrate(result.world.tape, result.checker.violations):
         _print_line(console, line)
     console.print(_account_table(result))
@@ -108,7 +109,7 @@ def _run(seeds: range, jobs: int, faults: bool, console: Console) -> Summary:
 
 
 def _print_summary(console: Console, summary: Summary, elapsed_s: float, jobs: int) -> None:
-    table = Table(title="Protocol simulation", show_header=False)
+    table = Table(title="Protocol simulation", title_justify="left", show_header=False, box=box.SIMPLE)
     num_faults = sum(summary.struck.values())
     rows = (
         ("seeds", f"{summary.seeds:,}"),
@@ -130,13 +131,18 @@ def _print_summary(console: Console, summary: Summary, elapsed_s: float, jobs: i
 
 
 def _phase_table(summary: Summary) -> Table:
-    table = Table(title="Faults by kind and by the phase they struck in")
-    table.add_column("kind")
-    for phase in PHASES:
-        table.add_column(phase, justify="right")
+    table = _compact_table("Faults by kind, and by the phase they struck in", ("kind", *PHASES))
     for kind in KINDS:
         cells = [summary.struck[kind, phase] for phase in PHASES]
-        table.add_row(kind, *(f"{cell:,}" if cell else "[red]-[/red]" for cell in cells))
+        table.add_row(kind, *(str(cell) if cell else "[red]-[/red]" for cell in cells))
+    return table
+
+
+def _compact_table(title: str, names: tuple[str, ...]) -> Table:
+    """A table that fits 80 columns: the first column is text, the others are numbers."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="left" if name == names[0] else "right", no_wrap=True)
     return table
 
 
@@ -171,20 +177,18 @@ def _print_line(console: Console, line: Line, indent: str = "  ") -> None:
 
 
 def _account_table(result: demo_run.DemoResult) -> Table:
-    table = Table(title="Where the tokens went (counted once per fragment)")
     names = ("learner", "lives", "trained", "merged", "overwritten", "dropped", "lost", "open", "sum")
-    for name in names:
-        table.add_column(name, justify="left" if name == "learner" else "right")
+    table = _compact_table("Where the tokens went (each counted once per fragment)", names)
     for book in account(result.world.tape, result.world.scenario.params.num_fragments):
         parts = (book.merged, book.overwritten, book.dropped, book.lost, book.open)
         total = sum(parts)
-        mark = "ok" if total == book.trained else "WRONG"
+        mark = "" if total == book.trained else " WRONG"
         table.add_row(
             book.name,
             str(book.lives),
             f"{book.trained:,}",
             *(f"{part:,}" for part in parts),
-            f"{total:,} {mark}",
+            f"{total:,}{mark}",
         )
     return table
 

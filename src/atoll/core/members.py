@@ -19,7 +19,7 @@ __all__ = ["NAME", "Sent", "Session", "is_known_base"]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 """What a learner may be called."""
-MAX_BACKOFF = 8
+MAX_BACKOFF = 4
 
 
 class Sent(NamedTuple):

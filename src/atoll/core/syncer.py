@@ -354,12 +354,13 @@ class SyncerMachine:
                 self.rounds.publish(session, p, now_ns, NO_OFFER, as_update=False)
 
     def _want(self, now_ns: int, session: Session, message: msg.Want) -> None:
-        """Once at once, then with growing patience: what cannot be used once may never be."""
+        """What arrived could not be used: the link works, so send the whole again, but not at its pace."""
         if not self.desk.state.fragments:
             return
         sent = session.sent.get(message.fragment)
-        patience_ns = session.patience_ns(sent.tries, self.params.retry_ns) if sent and sent.tries else 0
-        if sent is None or now_ns - sent.at_ns >= patience_ns:
+        if sent is not None and sent.tries and now_ns - sent.at_ns < self.params.retry_ns:
+            session.sent[message.fragment] = sent._replace(tries=0)
+        else:
             self.rounds.publish(session, message.fragment, now_ns, NO_OFFER, as_update=False)
 
     def _advance(self, now_ns: int) -> None:

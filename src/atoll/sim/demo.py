@@ -19,11 +19,11 @@ from atoll.sim.world import STEP_NS, Scenario, World
 
 __all__ = ["INTRODUCTION", "DemoResult", "conclusion", "run"]
 
-INTRODUCTION = """
-[bold]A simulated run of Atoll[/bold]: {learners} learners, the last one at half speed, train one model in
-{fragments} fragments. Each fragment is merged about every {interval} steps, once {quorum} learners offer it.
-Time is virtual, the protocol is the production code, the model is simulated.
-"""
+INTRODUCTION = (
+    "[bold]A simulated run of Atoll[/bold]: {learners} learners, the last one at half speed, train one "
+    "model in {fragments} fragments. Each fragment is merged about every {interval} steps, once {quorum} "
+    "learners offer it. Time is virtual, the protocol is the production code, the model is simulated."
+)
 
 
 @dataclass(slots=True)

@@ -36,6 +36,8 @@ class File:
 class Damage:
     """What a crash did to the disk."""
 
+    num_writes_lost: int = 0
+    """Records that had not reached their commit point."""
     num_records_lost: int = 0
     num_files_lost: int = 0
     num_files_torn: int = 0
@@ -50,6 +52,8 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     writing: dict[str, File] = field(default_factory=dict)
     """Files whose write has begun and not ended."""
+    num_committing: int = 0
+    """Records on their way to their commit point; a crash loses them, torn or not."""
     snapshot: tuple[int, tuple[int, ...], Any] | None = None
     """Number of records, versions, content: of the newest verified snapshot."""
     is_full: bool = False
@@ -69,8 +73,13 @@ class Disk:
         self.files[digest] = file
         return True
 
+    def begin_commit(self) -> None:
+        """A record is on its way; it is in the log only from `commit` on."""
+        self.num_committing += 1
+
     def commit(self, record: Record, *, sync: bool) -> bool:
-        """Append a record whole, or not at all."""
+        """The commit point: append a record whole, or not at all."""
+        self.num_committing = max(0, self.num_committing - 1)
         if self.is_full or self.fails_commits:
             return False
         self.records.append(record)
@@ -88,7 +97,8 @@ class Disk:
 
     def crash(self, rng: random.Random, *, lose: bool, tear: bool) -> Damage:
         """The machine goes down: what was not synced may go with it."""
-        damage = Damage()
+        damage = Damage(num_writes_lost=self.num_committing if lose or tear else 0)
+        self.num_committing = 0
         if lose and self.num_synced < len(self.records):
             kept = rng.randint(self.num_synced, len(self.records))
             damage.num_records_lost = len(self.records) - kept

@@ -44,7 +44,7 @@ PHASES = (
     "drain",
 )
 
-WEIGHTS = {"syncer-crash": 0.5, "lost-write": 0.4, "torn-write": 0.4, "learner-crash": 1.5, "twin": 0.6}
+WEIGHTS = {"syncer-crash": 0.5, "lost-write": 0.7, "torn-write": 0.7, "learner-crash": 1.5, "twin": 0.6}
 """Relative frequency of a kind that is switched on; 1 unless named."""
 
 

@@ -172,8 +172,8 @@ class Injector:
             damage = syncer.power_loss(lose=fault.kind == "lost-write", tear=fault.kind == "torn-write")
             self.world.struck["syncer-crash", cell[1]] += 1
             hurt = {
-                "lost-write": damage.num_records_lost + damage.num_files_lost,
-                "torn-write": damage.num_files_torn,
+                "lost-write": damage.num_records_lost + damage.num_files_lost + damage.num_writes_lost,
+                "torn-write": damage.num_files_torn + damage.num_writes_lost,
             }
             if hurt.get(fault.kind):
                 self.world.struck[cell] += 1

@@ -20,6 +20,8 @@ from atoll.sim.engine import Engine
 __all__ = ["DOWN", "UP", "Direction", "Link", "Network", "Trouble"]
 
 UP, DOWN = "up", "down"
+MAX_OVERTAKEN = 150
+"""A reordered message may take so many times its usual time: it may outlive an epoch."""
 
 Deliver = Callable[[Any, bool], None]
 Strike = Callable[["Trouble"], None]
@@ -138,7 +140,7 @@ class Network:
         elif kind == "duplication":
             parcel.copies += 1
         elif kind == "reordering":
-            parcel.delay_ns *= 1 + 40 * self.rng.random()
+            parcel.delay_ns *= 1 + MAX_OVERTAKEN * self.rng.random() ** 2
         return kind != "loss"
 
     def trouble(self, direction: Direction, trouble: Trouble, *, begins: bool) -> None:

@@ -382,6 +382,7 @@ class SyncerProcess(Process):
         self.handle(ev.DeltaPut(self.engine.now_ns, command.fragment, command.round, ok, reason))
 
     def _commit(self, command: do.Commit) -> None:
+        self.disk.begin_commit()
         self.call(self._disk_ns() / 2, self._commit_point, command)
 
     def _commit_point(self, command: do.Commit) -> None:
