@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll.core import commands as do
-from atoll.core import gates, learner, records, rounds
+from atoll.core import events as ev
+from atoll.core import gates, learner, records, rounds, syncer
 from atoll.core import messages as msg
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
@@ -24,7 +25,9 @@ from atoll.core.schedule import Schedule
 from atoll.core.syncer import SyncerMachine
 from atoll.sim import disk
 
-Patch = tuple[Any, str, Any]
+Patch = tuple[Any, Any, Any]
+SYNCER_EVENTS = vars(syncer)["_HANDLERS"]
+SYNCER_MESSAGES = vars(syncer)["_FROM_LEARNER"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,26 @@ class Bug:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The core with this bug in it."""
-        kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.patches]
+        kept = [(owner, name, _members(owner)[name]) for owner, name, _ in self.patches]
         try:
             for owner, name, value in self.patches:
-                setattr(owner, name, value)
+                _put(owner, name, value)
             yield
         finally:
             for owner, name, value in kept:
-                setattr(owner, name, value)
+                _put(owner, name, value)
+
+
+def _members(owner: Any) -> Any:
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _put(owner: Any, name: Any, value: Any) -> None:
+    """Patch an attribute, or an entry of a table of handlers."""
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
 
 
 def _session_without_fencing(self: SyncerMachine, message: Any) -> Any:
@@ -177,8 +192,17 @@ def _forget_tokens(self: StoredState, record: Any) -> None:
 _jump_steps = vars(Schedule)["jump_steps"].fget
 
 
+_RESTARTED: set[int] = set()
+_loaded = SyncerMachine._loaded
+
+
+def _remember_restart(self: SyncerMachine, event: Any) -> None:
+    (_RESTARTED.add if event.state.epoch else _RESTARTED.discard)(id(self.desk.schedule))
+    _loaded(self, event)
+
+
 def _never_jump(self: Schedule) -> int:
-    return 10**9 if self.t > 2 * self.params.interval_steps else int(_jump_steps(self))
+    return 10**9 if id(self) in _RESTARTED else int(_jump_steps(self))
 
 
 def _do_nothing(self: Any, *args: Any) -> None:
@@ -335,7 +359,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "publish-despite-failed-commit",
         "a round is published although the store refused it",
-        ((SyncerMachine, "_committed", _committed_anyway),),
+        ((SYNCER_EVENTS, ev.Committed, _committed_anyway),),
     ),
     Bug(
         "publish-before-commit",
@@ -386,8 +410,11 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "burst-after-outage",
-        "after an outage every missed round is fired",
-        ((Schedule, "jump_steps", property(_never_jump)),),
+        "after an outage of the syncer every missed round is fired",
+        (
+            (Schedule, "jump_steps", property(_never_jump)),
+            (SYNCER_EVENTS, ev.Loaded, _remember_restart),
+        ),
     ),
     Bug(
         "slow-link-starved",
@@ -397,7 +424,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "lost-publish-never-resent",
         "a version is sent to a learner once, whether it arrives or not",
-        ((SyncerMachine, "_serve", _serve_once), (SyncerMachine, "_want", _do_nothing)),
+        ((SyncerMachine, "_serve", _serve_once), (SYNCER_MESSAGES, msg.Want, _do_nothing)),
     ),
     Bug(
         "incarnation-not-durable",
