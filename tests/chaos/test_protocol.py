@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from atoll.core.commands import Note
 from atoll.core.params import RunParams
 from atoll.sim.faults import KINDS, PHASES
 from atoll.sim.protocol import run_scenario, run_seed, run_seeds, shrink, summarize
@@ -100,6 +101,17 @@ def test_decoupled_never_holds_a_learner_and_the_baselines_do():
         held[algorithm] = names.count("Hold")
     assert held["decoupled"] == 0
     assert min(held["streaming"], held["diloco"]) > 0
+
+
+@pytest.mark.parametrize("budget", [{"budget_ticks": 40}, {"budget_tokens": 2000}])
+def test_a_spent_budget_finishes_the_run_under_faults(budget):
+    for seed in range(1, 9):
+        drawn = draw_scenario(seed, tensors=False)
+        world, checker = run_scenario(replace(drawn, params=replace(drawn.params, **budget)))
+        assert not checker.violations
+        notes = [e.item.reason for e in world.tape if isinstance(e.item, Note) and e.item.kind == "drain"]
+        assert any(reason.startswith("budget of") for reason in notes)
+        assert world.is_finished()
 
 
 def test_a_failure_shrinks_to_fewer_faults_and_tells_its_story():
