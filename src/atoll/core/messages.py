@@ -111,7 +111,7 @@ class Header:
     base_version: int
     base_digest: str
     start: int
-    """First token of the interval that the delta contains, counted since admission."""
+    """First token of the interval that the delta contains, counted since this life began."""
     end: int
     steps: int
     bases: tuple[int, ...]

@@ -235,14 +235,7 @@ class Injector:
         syncer.disk_slowdown = self.disk_slowdown
         syncer.on_disk_slow = lambda: self._disk_struck("slow-disk")
         syncer.on_disk_full = self._write_refused
-        handle = syncer.handle
-
-        def watched(event: object) -> None:
-            handle(event)  # type: ignore[arg-type]  # passed through as it came
-            if syncer.is_alive:
-                self.look()
-
-        syncer.handle = watched  # type: ignore[method-assign]  # the shell is being watched
+        syncer.on_handled = self.look
 
     def _trouble(self, fault: PlannedFault, cell: tuple[str, str]) -> None:
         links = self.world.network.links

@@ -45,6 +45,7 @@ class Process:
         self.fuse = -1
         """Commands still to be performed before it dies; -1: not lit."""
         self.on_fuse: Callable[[], None] | None = None
+        self.on_handled: Callable[[], None] | None = None
         self.performers: dict[type, Callable[[Any], None]] = {do.SetTimer: self._set_timer}
 
     def handle(self, event: ev.Event) -> None:
@@ -64,6 +65,8 @@ class Process:
             performer = self.performers.get(type(command))
             if performer is not None:
                 performer(command)
+        if self.on_handled is not None:
+            self.on_handled()
 
     def call(self, delay_ns: float, what: Callable[..., None], *args: Any) -> None:
         """Do something later, if the process still lives then; pauses put it off."""
