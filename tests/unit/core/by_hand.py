@@ -2,7 +2,8 @@
 
 `LearnerByHand` plays the user's loop and the syncer against one learner machine. `SyncerByHand`
 plays the store, the merge and the learners against a syncer machine: it answers the syncer's
-store commands at once, unless told to keep them waiting.
+store commands at once, unless told to keep them waiting. At the end are the situations in which
+most stories begin.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from atoll.core.syncer import SyncerMachine
 T = TypeVar("T")
 
 NAME, KEY, LIFE = "anna", "key-anna", 77
+
+PARAMS = RunParams(num_fragments=2, interval_steps=4, overlap_steps=1)
 
 
 def only(commands: Sequence[do.Command], kind: type[T]) -> list[T]:
@@ -331,3 +334,59 @@ class SyncerByHand:
 def contributor(name: str, incarnation: int = 1, start: int = 0, end: int = 10, base: int = 0) -> Contributor:
     """One step of an offer as it stands in a commit."""
     return Contributor(name, incarnation, start, end, 1, base, float((end - start) ** 2))
+
+
+# Where stories begin
+
+
+def learner_params(**values: Any) -> RunParams:
+    defaults: dict[str, Any] = {"num_fragments": 2, "interval_steps": 4, "overlap_steps": 1}
+    return RunParams(**(defaults | values))
+
+
+def learner(**values: Any) -> LearnerByHand:
+    """Joined, and holding version 0 of both fragments (it was the seed), at step 0 and token 0."""
+    hand = LearnerByHand(learner_params(**values))
+    hand.start()
+    hand.welcome()
+    hand.hear(msg.SeedAsk(1, 1, (0, 1)))
+    hand.handle(ev.SeedReady(0, 1, (digest(0, 0), digest(0, 1)), (0, 0)))
+    return hand
+
+
+def held_learner(**values: Any) -> LearnerByHand:
+    """A diloco learner at the boundary where it waits for fragment 1."""
+    hand = learner(algorithm="diloco", **values)
+    hand.step()
+    assert only(hand.step(), do.Hold) == [do.Hold(1, "waiting for fragment 1")]
+    return hand
+
+
+def syncer(**values: Any) -> SyncerByHand:
+    """Booted: two fragments due at ticks 0 and 2 of 4, a quorum of two."""
+    defaults: dict[str, Any] = {
+        "num_fragments": 2,
+        "interval_steps": 4,
+        "overlap_steps": 1,
+        "min_quorum": 2,
+    }
+    return SyncerByHand(RunParams(**(defaults | values))).boot()
+
+
+def running(*names: str, **values: Any) -> SyncerByHand:
+    """Seeded, with these learners healed at tick 0."""
+    return syncer(**values).join(*names)
+
+
+def open_round(hand: SyncerByHand, *names: str) -> dict[str, msg.Ask]:
+    """Step to the first due fragment; returns the ask to each learner."""
+    commands = hand.tick(*names, to=2)
+    assert [o.fragment for o in only(commands, do.Opened)] == [1]
+    return {name: sent(commands, msg.Ask, name)[0] for name in names}
+
+
+def give_grace(hand: SyncerByHand) -> None:
+    """As after three rounds that took no time: the grace window is open for a while."""
+    for average in (hand.machine.rounds.quorum_ns, hand.machine.rounds.merge_ns):
+        for _ in range(3):
+            average.add(0)

@@ -1,0 +1,237 @@
+"""Stories of the syncer: rounds, from the ask to the publish."""
+
+from __future__ import annotations
+
+from atoll.core import commands as do
+from atoll.core import messages as msg
+from atoll.core.params import SECOND
+from atoll.core.records import RoundRecord
+from tests.unit.core.by_hand import contributor, give_grace, notes, only, open_round, running, sent
+
+# A round
+
+
+def test_a_round_of_two_goes_from_the_ask_to_the_publish_with_verdicts():
+    hand = running("a", "b", "c")
+    commands = hand.tick("a", "b", "c", to=2)
+    assert only(commands, do.Opened) == [do.Opened(1, 1, 2, 2, ("a", "b", "c"), 3)]
+    ask = msg.Ask(1, 1, 1, 1, 2, 0, msg.NO_VERSION, False)
+    assert [sent(commands, msg.Ask, name) for name in "abc"] == [[ask]] * 3
+
+    assert hand.hear(hand.header(ask, "b")) == [
+        do.SetTimer("round:1", hand.params.interval_steps * 2 * SECOND)
+    ]
+    closed = hand.hear(hand.header(ask, "a"))
+    assert notes(closed, "closed") == ["grace window over, closed without ['c']"]
+    late = hand.hear(hand.header(ask, "c"))
+    assert notes(late, "dropped") == ["late: header after the close"]
+
+    hand.log.clear()
+    hand.body(ask, "b")
+    assert only(hand.log, do.Inspect) == []
+    hand.body(ask, "a")
+    parts = (contributor("a"), contributor("b"))
+    kinds = (do.Inspect, do.Merge, do.PutDelta, do.Commit, do.Install, do.Discard)
+    assert [c for c in hand.log if isinstance(c, kinds)] == [
+        do.Inspect(1, 1, (("a", 1), ("b", 1))),
+        do.Merge(1, 1, 1, parts),
+        do.PutDelta(1, 1, "x1.1", True),
+        do.Commit(hand.machine.desk.num_tickets, RoundRecord(1, 1, 1, 1, "d1.1", "x1.1", 2, parts), True),
+        do.Install(1, 1, 1),
+        do.Discard(1, 1),
+    ]
+    publishes = {name: sent(hand.log, msg.Publish, name)[0] for name in "abc"}
+    assert publishes["a"] == publishes["b"]
+    assert publishes["a"] == msg.Publish(1, 1, 1, 1, 1, "d1.1", 0, "d1.0", "merged", "", 10, 0)
+    assert publishes["c"] == msg.Publish(
+        1, 1, 1, 1, 1, "d1.1", 0, "d1.0", "late", "the round had closed when the header came", 0, 0
+    )
+
+
+def test_contributors_are_in_order_of_name_whatever_the_order_of_arrival():
+    orders = []
+    for names in (("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")):
+        hand = running("a", "b", "c", min_quorum=3)
+        asks = open_round(hand, "a", "b", "c")
+        for name in names:
+            hand.body(asks[name], name)
+        for name in reversed(names):
+            hand.hear(hand.header(asks[name], name))
+        (merge,) = only(hand.log, do.Merge)
+        orders.append([part.name for part in merge.contributors])
+    assert orders == [["a", "b", "c"]] * 3
+
+
+def test_the_weight_of_a_contributor_is_its_tokens_squared_over_its_steps():
+    hand = running("a", min_quorum=1)
+    asks = open_round(hand, "a")
+    hand.hear(hand.header(asks["a"], "a", end=30, steps=3))
+    hand.body(asks["a"], "a")
+    (merge,) = only(hand.log, do.Merge)
+    assert merge.contributors[0].weight == 300.0
+
+
+def test_a_round_needs_a_quorum_that_has_worked_half_a_cycle_on_the_fragment():
+    hand = running("a", "b")
+    for clock in (1, 2):
+        hand.report("a", clock, steps=4)
+        commands = hand.report("b", clock, steps=1)
+    assert only(commands, do.Opened) == []
+    assert [o.due for o in only(hand.report("b", 2, steps=2), do.Opened)] == [2]
+
+
+def test_at_most_tau_rounds_gather_and_a_fragment_has_one_at_a_time():
+    hand = running("a", "b", interval_steps=2, overlap_steps=1)
+    commands = hand.tick("a", "b", to=2)
+    assert [o.fragment for o in only(commands, do.Opened)] == [1]
+    assert only(hand.tick("a", "b", to=4), do.Opened) == []
+    hand.log.clear()
+    hand.merge_round(commands, "a", "b")
+    assert [o.fragment for o in only(hand.log, do.Opened)] == [0]
+
+
+def test_whoever_abstains_is_not_waited_for():
+    hand = running("a", "b", "c")
+    asks = open_round(hand, "a", "b", "c")
+    hand.hear(hand.header(asks["a"], "a"))
+    hand.hear(msg.Abstain("c", 1, 1, 1, 1, "nothing to offer"))
+    closed = hand.hear(hand.header(asks["b"], "b"))
+    assert notes(closed, "closed") == ["all offered"]
+
+
+def test_when_too_many_abstain_the_round_is_cancelled_and_everybody_is_told():
+    hand = running("a", "b")
+    asks = open_round(hand, "a", "b")
+    hand.hear(hand.header(asks["a"], "a"))
+    commands = hand.hear(msg.Abstain("b", 1, 1, 1, 1, "nothing to offer"))
+    reason = "quorum of 2 out of reach: 1 offered, nobody else is left"
+    assert notes(commands, "cancelled") == [reason]
+    assert [sent(commands, msg.Cancelled, n) for n in "ab"] == [[msg.Cancelled(1, 1, 1, 1, reason)]] * 2
+    assert only(commands, do.Discard) == [do.Discard(1, 1)]
+
+
+def test_the_silent_are_asked_again():
+    hand = running("a", "b")
+    asks = open_round(hand, "a", "b")
+    hand.hear(hand.header(asks["a"], "a"))
+    assert sent(hand.fire("beat", hand.params.retry_ns), msg.Ask) == []
+    commands = hand.fire("beat", 2 * SECOND)
+    assert sent(commands, msg.Ask) == sent(commands, msg.Ask, "b") == [asks["b"]]
+
+
+def test_a_learner_that_leaves_is_not_waited_for_and_its_offer_counts():
+    hand = running("a", "b", "c", min_quorum=1)
+    asks = open_round(hand, "a", "b", "c")
+    give_grace(hand)
+    hand.hear(hand.header(asks["a"], "a"))
+    hand.hear(hand.header(asks["b"], "b"))
+    hand.body(asks["a"], "a")
+    hand.body(asks["b"], "b")
+    hand.hear(msg.Leave("a", 1, 1))
+    commands = hand.hear(msg.Leave("c", 1, 1))
+    assert notes(commands, "closed") == ["all offered"]
+    assert [part.name for part in only(commands, do.Merge)[0].contributors] == ["a", "b"]
+    assert sent(commands, msg.Publish, "a") == []
+
+
+# Bodies
+
+
+def test_a_late_body_drops_its_offer_and_below_quorum_the_round_keeps_everybodys_progress():
+    hand = running("a", "b")
+    asks = open_round(hand, "a", "b")
+    hand.hear(hand.header(asks["a"], "a"))
+    hand.hear(hand.header(asks["b"], "b"))
+    hand.body(asks["a"], "a")
+    before = hand.machine.desk.state.copy()
+    deadline_ns = hand.machine.rounds.open[1].deadline_ns
+    for name in "ab":
+        hand.now_ns = deadline_ns - 1
+        hand.report(name, 2)
+    assert notes(hand.log, "cancelled") == []
+    commands = hand.fire("round:1", 1)
+    assert notes(commands, "dropped") == ["late: no body in time"]
+    assert notes(commands, "cancelled") == ["1 of 2 offers left"]
+    assert [len(sent(commands, msg.Cancelled, name)) for name in "ab"] == [1, 1]
+    assert hand.machine.desk.state == before
+    assert hand.body(asks["b"], "b") == []
+
+
+def test_a_late_body_is_not_waited_for_when_the_others_are_a_quorum():
+    hand = running("a", "b", "c", min_quorum=2)
+    give_grace(hand)
+    asks = open_round(hand, "a", "b", "c")
+    for name, ask in asks.items():
+        hand.hear(hand.header(ask, name))
+    hand.body(asks["a"], "a")
+    hand.body(asks["c"], "c")
+    assert only(hand.log, do.Merge) == []
+    hand.now_ns = hand.machine.rounds.open[1].deadline_ns
+    hand.fire("round:1")
+    (merge,) = only(hand.log, do.Merge)
+    assert [part.name for part in merge.contributors] == ["a", "c"]
+    (publish,) = sent(hand.log, msg.Publish, "b")
+    assert (publish.verdict, publish.reason) == ("late", "the body did not arrive in time")
+
+
+def test_a_measured_link_gets_a_deadline_of_its_own():
+    hand = running("a", "b", fragment_bytes=(100, 100))
+    session = hand.machine.desk.sessions["b"]
+    session.ns_per_byte.add(SECOND / 100)
+    asks = open_round(hand, "a", "b")
+    hand.hear(hand.header(asks["a"], "a"))
+    commands = hand.hear(hand.header(asks["b"], "b"))
+    hand.body(asks["a"], "a", 100)
+    patience_ns = 2 * SECOND + hand.params.retry_ns  # twice the usual second, and a retry
+    assert only(commands, do.SetTimer)[-1] == do.SetTimer("round:1", patience_ns)
+    before = session.ns_per_byte.value
+    commands = hand.fire("round:1", patience_ns)
+    assert notes(commands, "dropped") == ["late: no body in time"]
+    assert session.ns_per_byte.value > before  # a missed deadline is a measurement too
+
+
+def test_a_body_that_is_missing_is_asked_for_again():
+    hand = running("a", "b")
+    asks = open_round(hand, "a", "b")
+    for name, ask in asks.items():
+        hand.hear(hand.header(ask, name))
+    hand.body(asks["a"], "a")
+    (ask,) = sent(hand.fire("beat", 2 * hand.params.retry_ns), msg.Ask)
+    assert ask == msg.Ask(1, 1, 1, 1, 2, 0, msg.NO_VERSION, True)
+
+
+# Quorum
+
+
+def test_below_the_quorum_nothing_is_asked_and_a_note_says_so():
+    hand = running("a", "b")
+    assert notes(hand.log, "quorum") == ["2 of 2 healed learners connected"]
+    hand.log.clear()
+    hand.hear(msg.Leave("b", 1, 1))
+    assert notes(hand.log, "quorum") == ["1 of 2 healed learners connected: nothing is asked"]
+    commands = [c for clock in range(1, 9) for c in hand.report("a", clock)]
+    assert not only(commands, do.Opened)
+    assert not only(commands, do.Ticked)
+    hand.hello("b", life=2)
+    commands = hand.report("b", 8)
+    assert notes(commands, "quorum") == ["2 of 2 healed learners connected"]
+    assert only(commands, do.Ticked) == [do.Ticked(0, 8, True)]
+
+
+# Waiting algorithms
+
+
+def test_a_waiting_round_is_not_closed_before_everybody_has_offered():
+    hand = running("a", "b", "c", min_quorum=1, algorithm="streaming")
+    asks = open_round(hand, "a", "b", "c")
+    hand.hear(hand.header(asks["a"], "a"))
+    hand.hear(hand.header(asks["b"], "b"))
+    assert notes(hand.log, "closed") == []
+    assert notes(hand.hear(hand.header(asks["c"], "c")), "closed") == ["all offered"]
+
+
+def test_when_everybody_waits_the_rounds_they_wait_for_are_opened():
+    hand = running("a", "b", algorithm="diloco")
+    hand.report("a", 1, steps=0, held_on=0)
+    commands = hand.report("b", 1, steps=0, held_on=0)
+    assert [(o.fragment, o.asked) for o in only(commands, do.Opened)] == [(0, ("a", "b"))]
