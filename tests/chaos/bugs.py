@@ -324,7 +324,20 @@ def _close_at_once(self: Rounds, rnd: Any, now_ns: int) -> None:
 
 _await_bodies = Rounds.await_bodies
 
+_attach = SyncerMachine._attach
+
+
+def _hello_is_hearing(self: SyncerMachine, now_ns: int, hello: Any, incarnation: int, shard: int) -> None:
+    _attach(self, now_ns, hello, incarnation, shard)
+    self.desk.sessions[hello.name].echo_ns = now_ns
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        "hello-taken-for-hearing",
+        "a learner that hears nothing, and so says hello again and again, counts as connected",
+        ((SyncerMachine, "_attach", _hello_is_hearing),),
+    ),
     Bug(
         "no-fencing",
         "messages of an older incarnation are taken for the living one's",

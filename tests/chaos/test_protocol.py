@@ -11,10 +11,12 @@ import pytest
 
 from atoll.core.commands import Note
 from atoll.core.params import RunParams
+from atoll.core.records import RoundRecord
 from atoll.sim.faults import KINDS, PHASES
 from atoll.sim.protocol import run_scenario, run_seed, run_seeds, shrink, summarize
 from atoll.sim.story import account, narrate
-from atoll.sim.world import MIN_MERGES, World, draw_scenario
+from atoll.sim.world import MIN_MERGES, STEP_NS, World, draw_scenario
+from atoll.tape.entries import Stored
 from atoll.tape.replay import replay
 from tests.chaos.bugs import BUGS
 
@@ -112,6 +114,29 @@ def test_a_spent_budget_finishes_the_run_under_faults(budget):
         notes = [e.item.reason for e in world.tape if isinstance(e.item, Note) and e.item.kind == "drain"]
         assert any(reason.startswith("budget of") for reason in notes)
         assert world.is_finished()
+
+
+@pytest.mark.parametrize("pace", [6, 10, 20])
+@pytest.mark.parametrize("algorithm", ["decoupled", "streaming"])
+def test_a_quorum_with_a_very_slow_learner_merges_at_its_pace(pace, algorithm):
+    drawn = draw_scenario(4, faults=False)
+    params = replace(drawn.params, algorithm=algorithm, num_fragments=2, interval_steps=8, min_quorum=2)
+    params = replace(params, alive_ns=3 * pace * STEP_NS, live_ns=40 * pace * STEP_NS)
+    slow = replace(drawn, params=params, num_learners=2, step_ns=(STEP_NS, pace * STEP_NS))
+    world, checker = run_scenario(slow)
+    assert not checker.violations
+    merged = [e.item.record for e in world.tape if isinstance(e.item, Stored)]
+    parts = [r.contributors for r in merged if isinstance(r, RoundRecord)]
+    assert len(parts) >= MIN_MERGES
+    assert sum(len(names) == 2 for names in parts) >= 0.9 * len(parts)
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_diloco_with_one_fragment_is_the_same_machine(seed):
+    drawn = draw_scenario(seed, tensors=False)
+    params = replace(drawn.params, algorithm="diloco", num_fragments=1, interval_steps=8)
+    _, checker = run_scenario(replace(drawn, params=params))
+    assert not checker.violations
 
 
 def test_a_failure_shrinks_to_fewer_faults_and_tells_its_story():

@@ -83,7 +83,7 @@ class Process:
             case do.SeedSnapshot(epoch):
                 num = self.machine.params.num_fragments
                 names = tuple(f"{self.actor}.{p}" for p in range(num))
-                return lambda ok: self.handle(ev.SeedReady(now(), epoch, names, (1,) * num))
+                return lambda ok: self.handle(ev.SeedReady(now(), epoch, names, (1,) * num, True))
             case do.Load():
                 return lambda ok: self.handle(ev.Loaded(now(), fold(fleet.records)))
             case do.Commit(ticket, record, sync):

@@ -46,12 +46,18 @@ def protocol(
     that repeats it, and is shrunk to a short story.
     """
     _check_counts(seeds, start, jobs)
+    if story and seeds != 1:
+        raise ConfigError(
+            f"--story tells one seed, and --seeds is {seeds}.",
+            "The stories would run into each other.",
+            f"Try --start {start} --seeds 1 --story.",
+        )
     console = Console(stderr=as_json)
     began = time.perf_counter()
     summary = _run(range(start, start + seeds), jobs, faults, console)
     elapsed_s = time.perf_counter() - began
     _print_summary(console, summary, elapsed_s, jobs)
-    if story and seeds == 1:
+    if story:
         _print_seed_story(console, start, faults)
     for failure in summary.failures[:MAX_STORIES]:
         _print_failure(console, failure, faults)
@@ -131,7 +137,9 @@ def _print_summary(console: Console, summary: Summary, elapsed_s: float, jobs: i
 
 
 def _phase_table(summary: Summary) -> Table:
-    table = _compact_table("Faults by kind, and by the phase they struck in", ("kind", *PHASES))
+    table = _compact_table(
+        "Faults that changed something, by kind and by the phase they began in", ("kind", *PHASES)
+    )
     for kind in KINDS:
         cells = [summary.struck[kind, phase] for phase in PHASES]
         table.add_row(kind, *(str(cell) if cell else "[red]-[/red]" for cell in cells))

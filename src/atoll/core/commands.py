@@ -132,6 +132,8 @@ class Adopt:
     """Take a staged version in, now (training thread). `merged`: the pending offer is in it.
 
     `unresolved`: an offer is still pending and its snapshot must move along with the base.
+    `reset`: overwrite, whatever the mode: the offer was rejected, so the local values are not to
+    be built upon (a NaN would survive every blend and rebase).
     """
 
     fragment: int
@@ -139,6 +141,7 @@ class Adopt:
     digest: str
     merged: bool
     unresolved: bool
+    reset: bool
 
 
 @dataclass(frozen=True, slots=True)

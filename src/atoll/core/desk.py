@@ -53,10 +53,14 @@ class Desk:
         """xi_step: the median step time of the learners."""
         return median_ns([s.step_ns for s in self.sessions.values() if s.step_ns and not s.left])
 
-    def cycle_ns(self) -> int:
-        """About the time until a fragment is due again."""
-        step_ns = self.step_ns()
-        return max(self.params.interval_steps * step_ns, 4 * self.params.retry_ns)
+    def cycle_ns(self, counted: list[Session]) -> int:
+        """About the time until a fragment is due again: H steps at the pace of t.
+
+        t follows the K-th largest clock, so its pace is that of the K-th fastest of the learners
+        that count; under the waiting algorithms, of the slowest."""
+        steps = sorted(s.step_ns for s in counted)
+        pace_ns = steps[-1 if self.params.waits else self.params.min_quorum - 1]
+        return max(self.params.interval_steps * pace_ns, 2 * pace_ns + 4 * self.params.retry_ns)
 
     def send(self, session: Session, message: msg.FromSyncer) -> None:
         """Queue a message to a learner."""

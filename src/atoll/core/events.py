@@ -102,6 +102,7 @@ class SeedReady:
     epoch: int
     digests: tuple[str, ...]
     num_bytes: tuple[int, ...]
+    finite: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class Booted:
     """A syncer process began; it holds the lock of its directory."""
 
     at_ns: int
+    accepts_loss: bool = False
+    """An operator agreed to go on although the store has lost versions that it promised to keep."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,9 @@ def is_well_formed(message: Message, num_fragments: int) -> bool:
     if not isinstance(message, FromLearner):
         return False
     if isinstance(message, Report):
-        return len(message.holdings) == num_fragments
+        counts = (message.clock, message.tokens, message.step_ns, message.held_ns, message.held_on + 1)
+        fits = len(message.holdings) == num_fragments and message.held_on < num_fragments
+        return fits and min(counts) >= 0
     if isinstance(message, Header) and len(message.bases) != num_fragments:
         return False
     return 0 <= getattr(message, "fragment", 0) < num_fragments

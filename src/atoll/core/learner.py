@@ -176,6 +176,9 @@ class LearnerMachine:
         """The copy becomes this learner's own base; whether it is the run's, digests will tell."""
         if event.epoch != self.epoch or any(slot.version >= 0 for slot in self.slots):
             return
+        if not event.finite:
+            self.out.append(do.Note("seed", -1, self.name, "initial weights not finite: cannot seed"))
+            return
         for p, slot in enumerate(self.slots):
             slot.version, slot.digest = 0, event.digests[p]
             self._settle(p, slot.origin, self.tokens, "overwritten")
@@ -337,8 +340,9 @@ class LearnerMachine:
         slot.staged = None
         fate = fate_of(slot.offer, publish)
         merged, unresolved = fate == "merged", slot.offer is not None and fate is None
-        self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved))
-        if self.params.adopt == "rebase" and slot.version >= 0:
+        reset = fate == "rejected"
+        self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved, reset))
+        if self.params.adopt == "rebase" and slot.version >= 0 and not reset:
             self._keep_progress(p, slot, merged)
         else:
             self._restart_interval(p, slot, fate)

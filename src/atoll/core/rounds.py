@@ -57,14 +57,14 @@ class Rounds:
         desk, params = self.desk, self.desk.params
         if p in self.open or self.num_gathering() >= params.overlap_steps:
             return False
-        ready = sum(1 for s in counted if s.holdings[p].steps >= min_steps)
+        ready = sum(1 for s in counted if s.holdings[p].steps >= min_steps and self._may_offer(s, p))
         if ready < params.min_quorum:
             return False
         rnd = Round(
             self.ended.get(p, 0) + 1,
             p,
             now_ns,
-            now_ns + desk.cycle_ns(),
+            now_ns + desk.cycle_ns(counted),
             {s.name: s.incarnation for s in counted},
             due < 0,
         )
@@ -75,6 +75,11 @@ class Rounds:
             self._ask(rnd, session, now_ns)
         desk.out.append(do.SetTimer(f"round:{p}", rnd.deadline_ns))
         return True
+
+    def _may_offer(self, session: Session, p: int) -> bool:
+        """Not while the version that contains its last offer is still on its way to it."""
+        held = self.desk.state.contributions.get((session.name, p))
+        return held is None or session.holdings[p].version >= held.version
 
     def _ask(self, rnd: Round, session: Session, now_ns: int, *, want_body: bool = False) -> None:
         desk = self.desk

@@ -24,10 +24,11 @@ from atoll.core.records import EpochRecord, FinishRecord, MemberRecord, RoundRec
 from atoll.core.round import NO_OFFER
 from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
+from atoll.core.seeding import Seeding
 
 __all__ = ["HEAL_WINDOW", "SyncerMachine"]
 
-HEAL_WINDOW = 2
+HEAL_WINDOW = 4
 """Whole fragments on their way to one learner at the same time."""
 
 
@@ -38,15 +39,13 @@ class SyncerMachine:
     params: RunParams
     desk: Desk = field(init=False)
     rounds: Rounds = field(init=False)
+    seeding: Seeding = field(init=False)
     is_active: bool = False
     """The epoch is durable: from here on it may speak."""
     active_since_ns: int = 0
+    accepts_loss: bool = False
     joining: dict[str, msg.Hello] = field(default_factory=dict)
     """Admissions on their way into the store."""
-    seeds: dict[tuple[str, int], dict[int, str]] = field(default_factory=dict)
-    """(name, incarnation) -> fragment -> digest, of initial weights that arrive."""
-    is_seeding: bool = False
-    seed_asked: dict[str, int] = field(default_factory=dict)
     has_quorum: bool = False
     drain_reason: str = ""
     drain_until_ns: int = 0
@@ -55,6 +54,7 @@ class SyncerMachine:
     def __post_init__(self) -> None:
         self.desk = Desk(self.params, Schedule(self.params))
         self.rounds = Rounds(self.desk)
+        self.seeding = Seeding(self.desk)
 
     def handle(self, event: ev.Event) -> list[do.Command]:
         """Take in one event; returns the commands to perform, in order."""
@@ -65,12 +65,16 @@ class SyncerMachine:
     # Boot and store
 
     def _booted(self, event: ev.Booted) -> None:
+        self.accepts_loss = event.accepts_loss
         self.desk.out.append(do.Load())
 
     def _loaded(self, event: ev.Loaded) -> None:
         self.desk.state = event.state.copy()
         for problem in event.state.problems:
             self.desk.note("damage", problem)
+        if event.state.rollbacks and self.params.durability == "merge" and not self.accepts_loss:
+            self.desk.note("damage", "durability is `merge`, so nothing is started on a damaged store")
+            return
         self.desk.commit("epoch", EpochRecord(event.state.epoch + 1, event.state.rollbacks))
 
     def _committed(self, event: ev.Committed) -> None:
@@ -145,7 +149,7 @@ class SyncerMachine:
                 self.desk.note("lost" if is_lost else "back", reason, who=session.name)
         self.rounds.tend(now_ns)
         if not self.desk.state.fragments:
-            self._ask_for_seed(now_ns)
+            self.seeding.ask(now_ns)
         self._advance(now_ns)
         self.desk.out.append(do.SetTimer("beat", now_ns + self.params.heartbeat_ns))
 
@@ -268,49 +272,18 @@ class SyncerMachine:
             session = Session(hello.name, incarnation, now_ns, now_ns, self.params.averaging)
             desk.sessions[hello.name] = session
             desk.schedule.shifts.pop(hello.name, None)
-        session.heard_ns = session.echo_ns = now_ns
+        session.heard_ns = now_ns
+        session.sent.clear()  # a connection was made anew: what was on its way is gone
         t, finished = desk.schedule.t, desk.state.finished
         desk.send(session, msg.Welcome(desk.epoch, hello.life, incarnation, t, shard, finished))
         if not desk.state.fragments:
-            self._ask_for_seed(now_ns)
+            self.seeding.ask(now_ns)
 
     def _leave(self, now_ns: int, session: Session, message: msg.Leave) -> None:
         session.left = True
         self.desk.note("left", "said goodbye", who=session.name)
         self.rounds.tend(now_ns)
         self._advance(now_ns)
-
-    # Seeding
-
-    def _ask_for_seed(self, now_ns: int) -> None:
-        """Ask the first learner for the initial weights; if it stays silent, the next one too.
-
-        Whose seed is complete first, wins; there is only one commit."""
-        if self.is_seeding:
-            return
-        retry_ns = self.params.retry_ns
-        for session in self.desk.connected(now_ns):
-            asked_ns = self.seed_asked.get(session.name)
-            if asked_ns is not None and now_ns - asked_ns < retry_ns:
-                return
-            is_new = asked_ns is None
-            self.seed_asked[session.name] = now_ns
-            have = self.seeds.get((session.name, session.incarnation), {})
-            missing = tuple(p for p in range(self.params.num_fragments) if p not in have)
-            self.desk.send(session, msg.SeedAsk(self.desk.epoch, session.incarnation, missing))
-            if is_new:
-                return
-
-    def _seed_body(self, now_ns: int, session: Session, body: msg.SeedBody) -> None:
-        """Only an empty run takes initial weights, and only once."""
-        if self.desk.state.fragments or self.is_seeding:
-            return
-        parts = self.seeds.setdefault((body.name, body.incarnation), {})
-        parts[body.fragment] = body.digest
-        if len(parts) == self.params.num_fragments:
-            self.is_seeding = True
-            digests = tuple(parts[p] for p in range(self.params.num_fragments))
-            self.desk.commit("seed", SeedRecord(self.desk.epoch, body.name, body.incarnation, digests))
 
     # Reports, healing, the clock
 
@@ -334,7 +307,7 @@ class SyncerMachine:
         for p, (holding, fragment) in enumerate(zip(session.holdings, fragments, strict=True)):
             if holding.version == fragment.version and holding.digest == fragment.digest:
                 sent = session.sent.pop(p, None)
-                if sent is not None:
+                if sent is not None and sent.tries == 0:  # of a repeated one, nobody knows which arrived
                     session.transit.add(now_ns - sent.at_ns)
             else:
                 behind.append(p)
@@ -467,6 +440,9 @@ class SyncerMachine:
 
     def _body(self, now_ns: int, session: Session, body: msg.Body) -> None:
         self.rounds.body(session, body, now_ns)
+
+    def _seed_body(self, now_ns: int, session: Session, body: msg.SeedBody) -> None:
+        self.seeding.body(body)
 
     def _inspected(self, event: ev.Inspected) -> None:
         self.rounds.inspected(event)

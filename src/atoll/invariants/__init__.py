@@ -19,8 +19,8 @@ I10 While K healed learners step and hear, the store can be written and the budg
     nobody on a slow link is starved, and the run finishes when asked to.
 I11 Every committed value is finite.
 I12 t never falls; a leap of more than half a cycle fires none of the rounds it passes over.
-I13 A fragment has one round at a time, at most tau rounds gather, and in `decoupled` the grace
-    window of none stays open for longer than one step.
+I13 A fragment has one round at a time, at most tau rounds gather, only learners that are heard
+    and hear are asked, and in `decoupled` no grace window stays open for longer than one step.
 I14 Weights are c_tokens^2 / c_steps.
 """
 

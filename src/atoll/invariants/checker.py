@@ -44,6 +44,8 @@ class Checker:
     """Actor -> (name, incarnation)."""
     headers: dict[tuple[str, int, int, int, int], tuple[msg.Header, list[int]]] = field(default_factory=dict)
     first_header: dict[tuple[str, int], tuple[str, int, int, int, int]] = field(default_factory=dict)
+    finite: dict[int, bool] = field(default_factory=dict)
+    """Fragment -> whether the values of its last merge are finite."""
     truths: dict[tuple[int, int], tuple[Content, ...]] = field(default_factory=dict)
     liveness: Liveness = field(init=False)
     calm_since_ns: int = 0
@@ -86,6 +88,11 @@ class Checker:
         match record:
             case rec.RoundRecord():
                 self._round(record)
+                self.expect(
+                    "I6",
+                    item.synced or self.params.durability != "merge",
+                    lambda: f"fragment {record.fragment} version {record.version} is not on disk",
+                )
             case rec.MemberRecord():
                 known = self.incarnations.get(record.name, 0)
                 self.expect(
@@ -99,6 +106,7 @@ class Checker:
                     "I4", record.epoch == self.epoch + 1, lambda: f"epoch {record.epoch} after {self.epoch}"
                 )
                 self.epoch = record.epoch
+                self.liveness.restart()
                 for back in record.rollbacks:
                     self._fall_back(back.fragment, back.to_version, taped=True)
                 self.served = [chain[-1].version for chain in self.versions]
@@ -128,6 +136,9 @@ class Checker:
         )
         self.expect(
             "I4", record.epoch == self.epoch, lambda: f"commit of epoch {record.epoch} in {self.epoch}"
+        )
+        self.expect(
+            "I11", self.finite.get(p, True), lambda: f"fragment {p}: the merged values are not finite"
         )
         contents = self.truths.pop((p, record.version), ())
         truth = {content.name: content for content in contents}
@@ -204,6 +215,9 @@ class Checker:
             if not 0 <= now - version <= 1
         ]
         self.expect("I8", not behind, lambda: f"{who}: first offer with (fragment, base, current) {behind}")
+
+    def _merged(self, actor: str, event: ev.Merged) -> None:
+        self.finite[event.fragment] = event.finite
 
     def _truth(self, actor: str, item: Truth) -> None:
         self.truths[item.fragment, item.version] = item.contents
@@ -297,6 +311,7 @@ class Checker:
         if actor != SYNCER:
             return
         self._turn()
+        self.liveness.hear(message, self.now_ns)
         if isinstance(message, msg.Report):
             self._report(message)
         elif isinstance(message, msg.Header) and message.epoch == self.epoch:
@@ -378,6 +393,8 @@ class Checker:
             len(self.gathering) <= self.params.overlap_steps,
             lambda: f"{len(self.gathering)} rounds gather, tau is {self.params.overlap_steps}",
         )
+        cut_off = self.liveness.cut_off(item.asked, self.now_ns)
+        self.expect("I13", not cut_off, lambda: f"fragment {p}: {cut_off} asked while silent or deaf")
         inside = [leap for leap in self.skipped if leap[0] < item.due < leap[1]]
         self.expect("I12", not inside, lambda: f"fragment {p} fired for tick {item.due} inside {inside}")
 
@@ -451,6 +468,7 @@ _HANDLERS: dict[type, Callable[[Checker, str, Any], None]] = {
     ev.Loaded: Checker._loaded,
     ev.Received: Checker._received,
     ev.TimerFired: Checker._timer,
+    ev.Merged: Checker._merged,
     ev.Committed: Checker._store_answered,
     ev.DeltaPut: Checker._store_answered,
     ev.Started: Checker._started,

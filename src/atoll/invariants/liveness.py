@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from atoll.core.messages import Report
+from atoll.core.messages import Message, Report
 from atoll.core.params import RunParams
 from atoll.invariants.books import Commit
 
@@ -31,6 +31,7 @@ class Seen:
     heard_ns: int = 0
     echo_ns: int = 0
     healed: bool = False
+    step_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -50,6 +51,12 @@ class Liveness:
         self.seen.clear()
         self.offered_at.clear()
 
+    def hear(self, message: Message, now_ns: int) -> None:
+        """Any word of a learner shows that it can be heard."""
+        seen = self.seen.get(getattr(message, "name", ""))
+        if seen is not None and getattr(message, "incarnation", 0) == seen.incarnation:
+            seen.heard_ns = now_ns
+
     def report(self, report: Report, versions: list[list[Commit]], now_ns: int) -> None:
         """Since when is this learner ready?"""
         self.step_ns[report.name] = max(report.step_ns, self.step_ns.get(report.name, 0))
@@ -59,7 +66,7 @@ class Liveness:
             seen.echo_ns = now_ns
         if report.clock > seen.clock or report.held_on >= 0:
             seen.clock, seen.moved_ns = report.clock, now_ns
-        seen.heard_ns = now_ns
+        seen.heard_ns, seen.step_ns = now_ns, report.step_ns
         seen.echo_ns = max(seen.echo_ns, report.echo_ns)
         seen.healed = bool(versions) and all(
             0 <= chain[-1].version - holding.version <= 1 and holding.digest == chain[holding.version].digest
@@ -68,8 +75,9 @@ class Liveness:
         self._judge(seen, now_ns)
 
     def _judge(self, seen: Seen, now_ns: int) -> None:
-        oldest = min(seen.heard_ns, seen.echo_ns, seen.moved_ns)
-        if not seen.healed or now_ns - oldest > self.params.alive_ns:
+        oldest = min(seen.heard_ns, seen.echo_ns)
+        stands = now_ns - seen.moved_ns > max(self.params.alive_ns, 3 * seen.step_ns)
+        if not seen.healed or stands or now_ns - oldest > self.params.alive_ns:
             seen.good_since_ns = -1
         elif seen.good_since_ns < 0:
             seen.good_since_ns = now_ns
@@ -81,6 +89,12 @@ class Liveness:
         good = sorted(seen.good_since_ns for seen in self.seen.values() if seen.good_since_ns >= 0)
         quorum = self.params.min_quorum
         return good[quorum - 1] if len(good) >= quorum else None
+
+    def cut_off(self, names: tuple[str, ...], now_ns: int) -> list[str]:
+        """Which of these have not been heard, or have not heard, for longer than they may."""
+        since_ns = now_ns - self.params.alive_ns
+        known = [(name, self.seen[name]) for name in names if name in self.seen]
+        return [name for name, seen in known if min(seen.heard_ns, seen.echo_ns) < since_ns]
 
     def overdue_grace(self, now_ns: int) -> Iterator[tuple[int, int]]:
         """Fragments whose window should have been closed at the syncer's last turn, and for how long."""

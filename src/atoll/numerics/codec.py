@@ -70,7 +70,7 @@ class Codec:
         """Return the body (flat uint8) of a flat f32 tensor, in `out` if given."""
         _check_values(values)
         size = self.encoded_bytes(values.numel())
-        body = torch.empty(size, dtype=torch.uint8) if out is None else out
+        body = torch.empty(size, dtype=torch.uint8, device="cpu") if out is None else out
         self.check(body, values.numel())
         for start in range(0, values.numel(), BLOCK):
             piece = values[start : start + BLOCK]

@@ -56,9 +56,9 @@ class Encoder:
                 "Use one encoder per fragment.",
             )
         size = self.codec.encoded_bytes(self.numel)
-        body = torch.empty(size, dtype=torch.uint8) if out is None else out
+        body = torch.empty(size, dtype=torch.uint8, device="cpu") if out is None else out
         self.codec.check(body, self.numel)
-        pending = torch.empty(self.numel)
+        pending = torch.empty(self.numel, dtype=torch.float32, device="cpu")
         for start in range(0, self.numel, BLOCK):
             stop = min(start + BLOCK, self.numel)
             error = pending[start:stop]

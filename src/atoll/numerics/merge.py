@@ -98,7 +98,9 @@ class Merger:
     def __init__(self, codec: Codec, fragment: Fragment, accumulator: Tensor | None = None) -> None:
         self._codec = codec
         self._fragment = fragment
-        self._acc = torch.empty(fragment.numel) if accumulator is None else accumulator
+        if accumulator is None:
+            accumulator = torch.empty(fragment.numel, dtype=torch.float32, device="cpu")
+        self._acc = accumulator
         self._fresh = True  # the accumulator's contents are still undefined
         self._pieces = _pieces(fragment)
         self._rda = [unit.rule == "rda" for unit in fragment.units]

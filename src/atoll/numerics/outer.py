@@ -56,7 +56,7 @@ def outer_step(
 ) -> Tensor:
     """Take one outer step with D = `merged` and return the body to publish."""
     numel = state.served.numel()
-    body = torch.empty(codec.encoded_bytes(numel), dtype=torch.uint8) if out is None else out
+    body = _room(codec.encoded_bytes(numel)) if out is None else out
     codec.check(body, numel)
     _check_length(state, merged)
     for start in range(0, numel, BLOCK):
@@ -122,3 +122,7 @@ def _check_length(state: OuterState, merged: Tensor) -> None:
             "The step would mix up parameters.",
             "Merge with the fragment of the same manifest.",
         )
+
+
+def _room(num_bytes: int) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")

@@ -24,6 +24,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.parameter import UninitializedParameter
 
 from atoll.errors import ModelError
 from atoll.numerics.manifest import Fragment, Manifest, Rule, Storage, Unit
@@ -33,8 +34,11 @@ __all__ = ["Fragment", "Manifest", "Rule", "Storage", "Unit", "partition", "trai
 _EXCHANGED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def partition(model: nn.Module, num_fragments: int) -> Manifest:
-    """Cut the trainable parameters of a model into `num_fragments` fragments (P)."""
+def partition(model: nn.Module, num_fragments: int, merge_rule: Rule = "rda") -> Manifest:
+    """Cut the trainable parameters of a model into `num_fragments` fragments (P).
+
+    `merge_rule` "mean" merges everything by the weighted mean; "rda" as described above.
+    """
     parameters = trainable(model)
     storages = tuple(storage for storage, _ in parameters)
     numel = sum(storage.numel for storage in storages)
@@ -43,7 +47,7 @@ def partition(model: nn.Module, num_fragments: int) -> Manifest:
     convolutions = _weights_of(model, (_ConvNd,))
     slices: list[_Slice] = []
     for storage, parameter in parameters:
-        mean = parameter.dim() < 2 or id(parameter) in embeddings
+        mean = merge_rule == "mean" or parameter.dim() < 2 or id(parameter) in embeddings
         stacked = parameter.dim() == 3 and not mean and id(parameter) not in convolutions
         slices += _cut(storage, "mean" if mean else "rda", stacked, numel, num_fragments)
     while len(slices) < num_fragments:
@@ -60,6 +64,7 @@ def partition(model: nn.Module, num_fragments: int) -> Manifest:
 
 def trainable(model: nn.Module) -> list[tuple[Storage, nn.Parameter]]:
     """The trainable storages of a model in order of first name, each with its parameter."""
+    _check_memory(model)
     names: dict[object, list[str]] = {}
     found: dict[object, nn.Parameter] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -160,6 +165,31 @@ def _identity(parameter: nn.Parameter) -> object:
     if parameter.numel() == 0 or parameter.device.type == "meta":
         return id(parameter)
     return (parameter.data_ptr(), parameter.dtype, tuple(parameter.shape), parameter.stride())
+
+
+def _check_memory(model: nn.Module) -> None:
+    """Refuse parameters without values, and parameters that share memory without being the same tensor."""
+    spans: dict[object, tuple[int, int, str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if isinstance(parameter, UninitializedParameter):
+            raise ModelError(
+                f"Parameter {name} has no shape yet.",
+                "It cannot be cut into fragments.",
+                "Run one forward pass through the lazy modules before joining.",
+            )
+        if parameter.requires_grad and parameter.numel() and parameter.device.type != "meta":
+            reach = sum((n - 1) * step for n, step in zip(parameter.shape, parameter.stride(), strict=True))
+            start = parameter.data_ptr()
+            spans.setdefault(
+                _identity(parameter), (start, start + (reach + 1) * parameter.element_size(), name)
+            )
+    for (_, end, first), (start, _, second) in pairwise(sorted(spans.values())):
+        if start < end:
+            raise ModelError(
+                f"Parameters {first} and {second} share memory but are not the same tensor.",
+                "Their values would be exchanged twice and overwrite each other.",
+                "Tie whole parameters (module.weight = other.weight), or give one of them its own memory.",
+            )
 
 
 def _weights_of(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[int]:

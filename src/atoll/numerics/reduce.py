@@ -43,7 +43,7 @@ class SquareSum:
 
     def __init__(self, wide: bool = False) -> None:
         self._wide = wide
-        self._lanes = torch.zeros(LANES, dtype=torch.float64)
+        self._lanes = torch.zeros(LANES, dtype=torch.float64, device="cpu")
         self._used = 0
 
     def add(self, values: Tensor, spend: bool = False) -> None:

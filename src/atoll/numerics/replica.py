@@ -86,7 +86,8 @@ class Replica:
 
     def gather(self, fragment: int, out: Tensor | None = None) -> Tensor:
         """Local values of a fragment, flat f32, in `out` if given."""
-        values = torch.empty(self.manifest.fragments[fragment].numel) if out is None else out
+        numel = self.manifest.fragments[fragment].numel
+        values = torch.empty(numel, dtype=torch.float32, device="cpu") if out is None else out
         for low, high, unit in self._spans(fragment):
             flat = self._parameters[unit.storage].detach().reshape(-1)
             values[low:high].copy_(flat[unit.start : unit.stop])
@@ -171,10 +172,12 @@ class Replica:
         with self._swap:
             self._staged[fragment] = None
 
-    def adopt(self, fragment: int, merged: bool) -> None:
+    def adopt(self, fragment: int, merged: bool, reset: bool = False) -> None:
         """Take the staged version in. Training thread, at a step boundary.
 
         `merged` is the verdict on the open offer and closes it; a False leaves it open for `resolve`.
+        `reset` overwrites whatever the mode: the local values were rejected and may hold a NaN, which
+        would survive every blend and rebase.
         """
         with self._swap:
             published, base = self._staged[fragment], self._bases[fragment]
@@ -182,7 +185,7 @@ class Replica:
                 missing = "publish is staged" if published is None else "offer is open that could be merged"
                 raise ProtocolError(f"Fragment {fragment}: no {missing}.", now_what="Stage, then adopt once.")
             self._bases[fragment], self._staged[fragment] = published, None
-        if self._adopt == "overwrite" or base is None:
+        if self._adopt == "overwrite" or reset or base is None:
             self._scatter(fragment, published)
         elif self._adopt == "blend":
             local = self.gather(fragment, borrow("local", published.numel())).mul_(self._alpha)

@@ -41,6 +41,6 @@ def borrow(role: str, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
     key = (role, dtype)
     kept = _kept.buffers.get(key)
     if kept is None or kept.numel() < numel:
-        kept = torch.empty(max(numel, 1), dtype=dtype)
+        kept = torch.empty(max(numel, 1), dtype=dtype, device="cpu")
         _kept.buffers[key] = kept
     return kept[:numel]

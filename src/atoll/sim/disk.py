@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll.core.records import Record, RoundRecord, StoredState, recover
+from atoll.core.records import Record, RoundRecord, SeedRecord, StoredState, recover
 
 __all__ = ["Damage", "Disk", "File"]
 
@@ -36,6 +36,8 @@ class File:
 class Damage:
     """What a crash did to the disk."""
 
+    landed: list[Record] = field(default_factory=list)
+    """Records that reached the log although the process that wrote them was dead."""
     num_writes_lost: int = 0
     """Records that had not reached their commit point."""
     num_records_lost: int = 0
@@ -52,8 +54,8 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     writing: dict[str, File] = field(default_factory=dict)
     """Files whose write has begun and not ended."""
-    num_committing: int = 0
-    """Records on their way to their commit point; a crash loses them, torn or not."""
+    committing: list[Record] = field(default_factory=list)
+    """Records on their way to their commit point."""
     snapshot: tuple[int, tuple[int, ...], Any] | None = None
     """Number of records, versions, content: of the newest verified snapshot."""
     is_full: bool = False
@@ -73,13 +75,14 @@ class Disk:
         self.files[digest] = file
         return True
 
-    def begin_commit(self) -> None:
+    def begin_commit(self, record: Record) -> None:
         """A record is on its way; it is in the log only from `commit` on."""
-        self.num_committing += 1
+        self.committing.append(record)
 
     def commit(self, record: Record, *, sync: bool) -> bool:
         """The commit point: append a record whole, or not at all."""
-        self.num_committing = max(0, self.num_committing - 1)
+        if record in self.committing:
+            self.committing.remove(record)
         if self.is_full or self.fails_commits:
             return False
         self.records.append(record)
@@ -96,9 +99,17 @@ class Disk:
         return True
 
     def crash(self, rng: random.Random, *, lose: bool, tear: bool) -> Damage:
-        """The machine goes down: what was not synced may go with it."""
-        damage = Damage(num_writes_lost=self.num_committing if lose or tear else 0)
-        self.num_committing = 0
+        """The process dies. With `lose` or `tear` the machine goes down with it, and what was not
+
+        synced may be lost. Otherwise what was being written may still get there."""
+        damage = Damage()
+        for record in self.committing:
+            if lose or tear or self.is_full or self.fails_commits or isinstance(record, SeedRecord):
+                damage.num_writes_lost += 1
+            elif rng.random() < 0.5:
+                self.records.append(record)
+                damage.landed.append(record)
+        self.committing.clear()
         if lose and self.num_synced < len(self.records):
             kept = rng.randint(self.num_synced, len(self.records))
             damage.num_records_lost = len(self.records) - kept

@@ -47,7 +47,7 @@ class LearnerModel(Protocol):
     def encode(self, p: int, name: str, incarnation: int, poison: str) -> tuple[str, Any]: ...
     def stage(self, p: int, payload: Any, *, full: bool) -> str: ...
     def unstage(self, p: int) -> None: ...
-    def adopt(self, p: int, *, merged: bool, unresolved: bool) -> None: ...
+    def adopt(self, p: int, *, merged: bool, unresolved: bool, reset: bool) -> None: ...
     def drop(self, p: int, *, merged: bool) -> None: ...
 
 
@@ -126,10 +126,10 @@ class GhostLearner:
         """Forget what was staged."""
         self.parts[p].staged = ""
 
-    def adopt(self, p: int, *, merged: bool, unresolved: bool) -> None:
+    def adopt(self, p: int, *, merged: bool, unresolved: bool, reset: bool) -> None:
         """Stand on the staged version."""
         part = self.parts[p]
-        if self.params.adopt == "rebase" and part.base:
+        if self.params.adopt == "rebase" and part.base and not reset:
             if merged and part.shot is not None:
                 part.start = part.shot[2]
         else:

@@ -85,15 +85,24 @@ class Injector:
         elif fault.kind == "poison":
             self._poison(process, fault, cell)
         elif process.machine.state == "joined":
-            m = index_of(process)
             self._say(fault, process.name)
-            self.world.struck[cell] += 1
             if fault.kind == "learner-leave":
+                self.world.struck[cell] += 1
                 process.handle(LeaveRequested(self.world.engine.now_ns))
                 process.die()
-                self._restart_later(m, fault.duration_ns)
+                self._restart_later(index_of(process), fault.duration_ns)
             else:
-                self.world.start_learner(m, "key" if fault.kind == "twin" else "other-key")
+                self._double(process, fault, cell)
+
+    def _double(self, process: LearnerProcess, fault: PlannedFault, cell: tuple[str, str]) -> None:
+        """A second process of the same name; it counts once it is admitted."""
+        double = self.world.start_learner(index_of(process), "key" if fault.kind == "twin" else "other-key")
+
+        def look() -> None:
+            if double.machine.incarnation:
+                self.world.struck[cell] += 1
+
+        self.world.engine.after(8 * process.step_ns, look)
 
     def _crash_learner(self, process: LearnerProcess, fault: PlannedFault, cell: tuple[str, str]) -> None:
         def crash() -> None:
@@ -170,13 +179,11 @@ class Injector:
             if not syncer.is_alive:
                 return
             damage = syncer.power_loss(lose=fault.kind == "lost-write", tear=fault.kind == "torn-write")
-            self.world.struck["syncer-crash", cell[1]] += 1
             hurt = {
                 "lost-write": damage.num_records_lost + damage.num_files_lost + damage.num_writes_lost,
                 "torn-write": damage.num_files_torn + damage.num_writes_lost,
             }
-            if hurt.get(fault.kind):
-                self.world.struck[cell] += 1
+            self.world.struck[fault.kind if hurt.get(fault.kind) else "syncer-crash", cell[1]] += 1
             detail = f"{damage.num_records_lost} records lost, {damage.num_files_torn} files torn"
             self._say(fault, "syncer", detail)
             self.syncer_is_down = True

@@ -165,7 +165,7 @@ class LearnerProcess(Process):
             do.Snapshot: lambda c: self.model.snapshot(c.fragment),
             do.Encode: lambda c: self.call(5 * MS, self._encode, c),
             do.Stage: lambda c: self.call(5 * MS, self._stage, c.publish, self.payload),
-            do.Adopt: lambda c: self.model.adopt(c.fragment, merged=c.merged, unresolved=c.unresolved),
+            do.Adopt: self._adopt,
             do.Unstage: lambda c: self.model.unstage(c.fragment),
             do.Drop: lambda c: self.model.drop(c.fragment, merged=c.merged),
             do.SeedSnapshot: lambda c: self.call(5 * MS, self._seed, c.epoch),
@@ -194,6 +194,11 @@ class LearnerProcess(Process):
         self.held_ns = 0
         if self.is_alive and not self.is_held:
             self._schedule_step()
+
+    def _adopt(self, command: do.Adopt) -> None:
+        self.model.adopt(
+            command.fragment, merged=command.merged, unresolved=command.unresolved, reset=command.reset
+        )
 
     def _note(self, command: do.Note) -> None:
         if command.kind in ("fenced", "refused"):
@@ -244,7 +249,7 @@ class LearnerProcess(Process):
         if any(slot.version >= 0 for slot in self.machine.slots):
             return
         digests = tuple(digest for digest, _ in self.model.seed())
-        self.handle(ev.SeedReady(self.engine.now_ns, epoch, digests, self.params.full_bytes))
+        self.handle(ev.SeedReady(self.engine.now_ns, epoch, digests, self.params.full_bytes, True))
 
     def _tell(self, message: Any) -> None:
         payload = None
@@ -385,7 +390,7 @@ class SyncerProcess(Process):
         self.handle(ev.DeltaPut(self.engine.now_ns, command.fragment, command.round, ok, reason))
 
     def _commit(self, command: do.Commit) -> None:
-        self.disk.begin_commit()
+        self.disk.begin_commit(command.record)
         self.call(self._disk_ns() / 2, self._commit_point, command)
 
     def _commit_point(self, command: do.Commit) -> None:
@@ -458,7 +463,10 @@ class SyncerProcess(Process):
     def power_loss(self, *, lose: bool, tear: bool) -> Damage:
         """Die, and take with it what the disk had not synced."""
         self.die()
-        return self.disk.crash(self.rng, lose=lose, tear=tear)
+        damage = self.disk.crash(self.rng, lose=lose, tear=tear)
+        for record in damage.landed:
+            self.tape.add(self.engine.now_ns, SYNCER, Stored(record, self.params.durability == "merge"))
+        return damage
 
 
 def hash_name(record: SeedRecord) -> str:

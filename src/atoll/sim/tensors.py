@@ -135,10 +135,10 @@ class TensorLearner:
         self.ghost.unstage(p)
         self.replica.unstage(p)
 
-    def adopt(self, p: int, *, merged: bool, unresolved: bool) -> None:
+    def adopt(self, p: int, *, merged: bool, unresolved: bool, reset: bool) -> None:
         """Take the staged version in."""
-        self.ghost.adopt(p, merged=merged, unresolved=unresolved)
-        self.replica.adopt(p, merged)
+        self.ghost.adopt(p, merged=merged, unresolved=unresolved, reset=reset)
+        self.replica.adopt(p, merged, reset=reset)
 
     def drop(self, p: int, *, merged: bool) -> None:
         """Settle the offer and its residual."""

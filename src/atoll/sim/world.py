@@ -70,7 +70,7 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
     for m in range(num_learners):
         transit_steps = rng.uniform(0.02, 0.2)
         if slow_link and m == num_learners - 1:
-            transit_steps = rng.uniform(0.3, 0.6) * interval / num_fragments
+            transit_steps = rng.uniform(0.25, 0.4) * interval / num_fragments
         rates.append(fragment_bytes / (transit_steps * STEP_NS / 1e9))
     cycle = interval * max(step_ns)
     params = RunParams(
@@ -89,7 +89,7 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         alive_ns=6 * STEP_NS,
         retry_ns=2 * STEP_NS,
         drain_ns=3 * cycle,
-        live_ns=4 * cycle + 30 * STEP_NS,
+        live_ns=3 * cycle + 15 * STEP_NS,
     )
     faults_until_ns = int(STEP_NS * (26 * interval / num_fragments)) + 10 * STEP_NS
     finish_under_faults = rng.random() < 0.25
@@ -166,8 +166,9 @@ class World:
 
     @property
     def live_span_ns(self) -> int:
-        """3 H steps of the slowest learner."""
-        return 3 * self.scenario.params.interval_steps * max(self.scenario.step_ns)
+        """3 H steps at the pace of t, which is that of the K-th fastest learner."""
+        params, paces = self.scenario.params, sorted(self.scenario.step_ns)
+        return 3 * params.interval_steps * paces[-1 if params.waits else params.min_quorum - 1]
 
     def num_records(self) -> int:
         """How much the store holds."""

@@ -11,15 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from typing import get_args
 
 import msgspec
 
+from atoll.core.commands import Command
 from atoll.errors import TapeError
 from atoll.tape.entries import Entry, Item, item_type
 
 __all__ = ["Tape", "dump", "load", "pack", "unpack"]
 
 _encode = msgspec.msgpack.Encoder().encode
+_COMMANDS = frozenset(get_args(Command))
 
 
 @dataclass(slots=True)
@@ -39,21 +42,20 @@ class Tape:
         return len(self.entries)
 
     def digest(self) -> str:
-        """The end of the chain over every event and testimony."""
-        chain = b""
+        """One digest over every event and testimony, in order."""
+        whole = hashlib.blake2b(digest_size=16)
         for entry in self.entries:
-            if type(entry.item).__module__ != "atoll.core.commands":
-                chain = hashlib.blake2b(chain + pack(entry), digest_size=16).digest()
-        return chain.hex()
+            if type(entry.item) not in _COMMANDS:
+                whole.update(pack(entry))
+        return whole.hexdigest()
 
 
 def pack(entry: Entry) -> bytes:
     """One line as bytes: time, actor, type, type of what is inside, content."""
     item = entry.item
     inner = getattr(item, "message", None) or getattr(item, "record", None)
-    return _encode(
-        (entry.at_ns, entry.actor, type(item).__name__, type(inner).__name__ if inner else "", item)
-    )
+    inside = type(inner).__name__ if inner is not None else ""
+    return _encode((entry.at_ns, entry.actor, type(item).__name__, inside, item))
 
 
 def unpack(line: bytes) -> Entry:

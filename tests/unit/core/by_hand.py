@@ -169,8 +169,8 @@ class SyncerByHand:
     def __post_init__(self) -> None:
         self.machine = SyncerMachine(self.params)
 
-    def boot(self) -> SyncerByHand:
-        self.handle(ev.Booted(self.now_ns))
+    def boot(self, *, accepts_loss: bool = False) -> SyncerByHand:
+        self.handle(ev.Booted(self.now_ns, accepts_loss))
         return self
 
     def handle(self, event: ev.Event) -> list[do.Command]:
@@ -350,7 +350,7 @@ def learner(**values: Any) -> LearnerByHand:
     hand.start()
     hand.welcome()
     hand.hear(msg.SeedAsk(1, 1, (0, 1)))
-    hand.handle(ev.SeedReady(0, 1, (digest(0, 0), digest(0, 1)), (0, 0)))
+    hand.handle(ev.SeedReady(0, 1, (digest(0, 0), digest(0, 1)), (0, 0), True))
     return hand
 
 

@@ -15,7 +15,7 @@ def test_a_version_is_adopted_at_a_boundary_only():
     hand = learner()
     assert only(hand.publish(1), do.Adopt) == []
     assert hand.holding().version == 0
-    assert only(hand.step(), do.Adopt) == [do.Adopt(0, 1, "d0.1", False, False)]
+    assert only(hand.step(), do.Adopt) == [do.Adopt(0, 1, "d0.1", False, False, False)]
     assert hand.holding().version == 1
 
 
@@ -37,7 +37,7 @@ def test_overwrite_and_blend_settle_the_offer_as_merged_and_the_rest_as_overwrit
     hand.step(5)
     hand.publish(1, round=1, verdict="merged", merged_upto=10)
     commands = hand.step(3)
-    assert only(commands, do.Adopt) == [do.Adopt(0, 1, "d0.1", True, False)]
+    assert only(commands, do.Adopt) == [do.Adopt(0, 1, "d0.1", True, False, False)]
     assert only(commands, do.Settle) == [do.Settle(0, 0, 10, "merged"), do.Settle(0, 10, 18, "overwritten")]
     assert only(commands, do.Drop) == [do.Drop(0, True)]
     assert hand.holding() == msg.Holding(1, "d0.1", 18, 0, 10, 8, 0)
@@ -171,3 +171,14 @@ def test_an_overtaken_version_is_not_adopted():
     hand.publish(3)
     hand.step()
     assert hand.publish(2) == []
+
+
+def test_after_a_rejected_offer_the_published_value_is_taken_whatever_the_mode():
+    hand = learner(adopt="rebase")
+    hand.ask()
+    hand.step()
+    hand.publish(1, round=1, verdict="rejected")
+    (adopt,) = only(hand.step(), do.Adopt)
+    assert adopt.reset
+    holding = hand.machine.slots[0].holding(hand.machine.steps)
+    assert holding.origin == hand.machine.tokens

@@ -37,7 +37,7 @@ def test_after_a_restart_of_the_syncer_even_a_lower_version_is_adopted():
     hand.welcome(epoch=2)
     commands = hand.publish(3)
     assert len(only(commands, do.Stage)) == 1
-    assert only(hand.step(), do.Adopt) == [do.Adopt(0, 3, "d0.3", False, False)]
+    assert only(hand.step(), do.Adopt) == [do.Adopt(0, 3, "d0.3", False, False, False)]
     assert hand.holding().version == 3
 
 
@@ -48,7 +48,7 @@ def test_after_a_restart_another_history_of_the_same_version_is_adopted_and_the_
     hand.welcome(epoch=2)
     assert hand.publish(5) == []
     hand.publish(5, digest="other")
-    assert only(hand.step(), do.Adopt) == [do.Adopt(0, 5, "other", False, False)]
+    assert only(hand.step(), do.Adopt) == [do.Adopt(0, 5, "other", False, False, False)]
 
 
 def test_a_version_staged_from_an_earlier_syncer_is_not_adopted():

@@ -76,7 +76,7 @@ def test_a_learner_without_a_base_seeds_when_asked_and_only_then():
     hand.welcome()
     hand.step(7)
     assert only(hand.hear(msg.SeedAsk(1, 1, (0, 1))), do.SeedSnapshot) == [do.SeedSnapshot(1)]
-    commands = hand.handle(ev.SeedReady(0, 1, ("d0.0", "d1.0"), (5, 6)))
+    commands = hand.handle(ev.SeedReady(0, 1, ("d0.0", "d1.0"), (5, 6), True))
     assert told(commands, msg.SeedBody) == [
         msg.SeedBody(NAME, 1, 1, 0, "d0.0", 5),
         msg.SeedBody(NAME, 1, 1, 1, "d1.0", 6),
@@ -90,7 +90,7 @@ def test_asked_again_it_sends_the_missing_fragments_of_the_same_seed_and_no_othe
     hand.start()
     hand.welcome()
     hand.hear(msg.SeedAsk(1, 1, (0, 1)))
-    hand.handle(ev.SeedReady(0, 1, ("d0.0", "d1.0"), (5, 6)))
+    hand.handle(ev.SeedReady(0, 1, ("d0.0", "d1.0"), (5, 6), True))
     hand.step()
     again = hand.hear(msg.SeedAsk(1, 1, (1,)))
     assert again == [do.Resend(msg.SeedBody(NAME, 1, 1, 1, "d1.0", 6))]
@@ -112,4 +112,4 @@ def test_a_seed_copied_for_an_earlier_syncer_is_not_sent():
     hand.welcome()
     hand.hear(msg.SeedAsk(1, 1, (0, 1)))
     hand.welcome(epoch=2)
-    assert hand.handle(ev.SeedReady(0, 1, ("d0.0", "d1.0"), (5, 6))) == []
+    assert hand.handle(ev.SeedReady(0, 1, ("d0.0", "d1.0"), (5, 6), True)) == []

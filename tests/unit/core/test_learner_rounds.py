@@ -125,7 +125,7 @@ def test_an_offer_over_which_a_version_was_adopted_is_lost_when_its_round_is_can
     hand.offer(round=2)
     hand.publish(1, round=1)
     commands = hand.step()
-    assert only(commands, do.Adopt) == [do.Adopt(0, 1, "d0.1", False, True)]
+    assert only(commands, do.Adopt) == [do.Adopt(0, 1, "d0.1", False, True, False)]
     assert only(commands, do.Settle) == [do.Settle(0, 10, 20, "overwritten")]
     assert hand.holding().pending == 10
     commands = hand.hear(msg.Cancelled(1, 1, 2, 0, "below quorum"))

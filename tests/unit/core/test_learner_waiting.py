@@ -37,7 +37,7 @@ def test_a_held_learner_answers_asks_and_is_released_by_the_adoption():
     commands = hand.ask(1)
     assert len(told(commands, msg.Header)) == 1
     commands = hand.publish(1, 1, round=1, verdict="merged", merged_upto=20)
-    assert only(commands, do.Adopt) == [do.Adopt(1, 1, "d1.1", True, False)]
+    assert only(commands, do.Adopt) == [do.Adopt(1, 1, "d1.1", True, False, False)]
     assert only(commands, do.Release) == [do.Release("adopted version 1")]
     assert only(commands, do.Settle) == [do.Settle(1, 0, 20, "merged")]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from atoll.core import commands as do
+from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.params import SECOND
 from atoll.core.records import SeedRecord
+from atoll.core.syncer import HEAL_WINDOW
 from tests.unit.core.by_hand import digest, only, running, sent, syncer
 
 # Seeding
@@ -71,17 +73,27 @@ def test_an_unhealed_learner_is_not_asked():
 
 
 def test_whoever_lacks_a_version_is_sent_the_whole_fragment_what_is_due_first_foremost():
-    hand = running("a", "b", num_fragments=3, interval_steps=6)
+    hand = running("a", "b", num_fragments=6, interval_steps=12)
     hand.hello("c")
-    hand.tick("a", "b", to=2)  # next due: fragment 2 at 4, 0 at 6, 1 at 8
-    commands = hand.report("c", 0, versions=[-1, -1, -1])
+    hand.tick("a", "b", to=2)  # next due: fragment 2 at 4, 3 at 6, 4 at 8, 5 at 10, then 0 and 1
+    commands = hand.report("c", 0, versions=[-1] * 6)
     publishes = sent(commands, msg.Publish, "c")
-    assert [(p.fragment, p.version, p.base_version) for p in publishes] == [
-        (2, 0, msg.FULL),
-        (0, 0, msg.FULL),
-    ]
-    commands = hand.report("c", 0, versions=[-1, -1, 0])
-    assert [p.fragment for p in sent(commands, msg.Publish, "c")] == [1]
+    assert {(p.version, p.base_version) for p in publishes} == {(0, msg.FULL)}
+    assert [p.fragment for p in publishes] == [2, 3, 4, 5]
+    assert len(publishes) == HEAL_WINDOW
+    commands = hand.report("c", 0, versions=[-1, -1, 0, -1, -1, -1])
+    assert [p.fragment for p in sent(commands, msg.Publish, "c")] == [0]
+
+
+def test_a_learner_that_hears_nothing_is_lost_however_often_it_says_hello():
+    hand = running("a", "b")
+    for _ in range(8):
+        hand.now_ns += hand.params.retry_ns
+        hand.hello("b")
+        hand.handle(ev.TimerFired(hand.now_ns, "beat"))
+    lost = [command.who for command in only(hand.log, do.Note) if command.kind == "lost"]
+    assert "b" in lost
+    assert not hand.machine.has_quorum
 
 
 def test_a_base_of_another_history_is_not_healed_and_is_sent_the_fragment():

@@ -47,18 +47,30 @@ def test_a_stale_base_is_refused_with_its_reason_and_its_verdict():
 
 
 def test_a_second_offer_on_a_base_from_before_the_first_one_was_merged_is_refused():
-    hand = running("a", "b", num_fragments=1, interval_steps=2)
-    hand.merge_round(hand.tick("a", "b", to=2), "a", "b")
-    commands = []
+    hand = running("a", "b", "c", num_fragments=1, interval_steps=2)
+    hand.merge_round(hand.tick("a", "b", "c", to=2), "a", "b", "c")
     for clock in (3, 4):
         hand.report("a", clock, versions=[0])
-        commands = hand.report("b", clock)
-    (ask,) = sent(commands, msg.Ask, "a")
+        hand.report("c", clock)
+        hand.report("b", clock)
+    ask = sent(hand.log, msg.Ask, "a")[-1]
     assert (ask.fragment, ask.version, ask.contributed) == (0, 1, 1)
     again = hand.header(ask, "a", base_version=0, base_digest="d0.0", start=0, end=40, steps=4)
     assert notes(hand.hear(again), "dropped") == [
         "stale: base 0 is older than version 1, which contains this learner's progress already"
     ]
+
+
+def test_no_round_is_opened_while_the_publish_of_the_last_one_is_on_its_way_to_the_quorum():
+    hand = running("a", "b", num_fragments=1, interval_steps=2)
+    hand.merge_round(hand.tick("a", "b", to=2), "a", "b")
+    for clock in (3, 4):
+        hand.report("a", clock, versions=[0])
+        hand.report("b", clock)
+    assert not hand.machine.rounds.open
+    hand.report("a", 5, versions=[1])
+    hand.report("b", 5)
+    assert hand.machine.rounds.open
 
 
 def test_a_header_for_a_round_that_has_ended_is_told_that_it_was_cancelled():

@@ -19,7 +19,7 @@ def test_a_round_of_two_goes_from_the_ask_to_the_publish_with_verdicts():
     assert [sent(commands, msg.Ask, name) for name in "abc"] == [[ask]] * 3
 
     assert hand.hear(hand.header(ask, "b")) == [
-        do.SetTimer("round:1", hand.params.interval_steps * 2 * SECOND)
+        do.SetTimer("round:1", hand.now_ns + 2 * SECOND + 4 * hand.params.retry_ns)
     ]
     closed = hand.hear(hand.header(ask, "a"))
     assert notes(closed, "closed") == ["grace window over, closed without ['c']"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from atoll.core import commands as do
@@ -51,10 +53,24 @@ def test_damage_is_named_and_the_rollback_is_stored_with_the_epoch():
     first.merge_round(first.tick("a", "b", to=2), "a", "b")
     stored = fold(first.records)
     stored.rollbacks, stored.problems = (rollback,), ("fragment 1: torn",)
-    second = SyncerByHand(first.params, stored=stored).boot()
+    second = SyncerByHand(first.params, stored=stored).boot(accepts_loss=True)
     assert notes(second.log, "damage") == ["fragment 1: torn"]
     assert second.records == [EpochRecord(2, (rollback,))]
     assert second.machine.desk.state.fragments[1] == StoredFragment(0, "d1.0", "")
+
+
+def test_a_store_that_promised_to_lose_nothing_and_did_is_not_started():
+    rollback = Rollback(1, 1, 0, "d1.0", "", (contributor("a"), contributor("b")))
+    first = running("a", "b")
+    first.merge_round(first.tick("a", "b", to=2), "a", "b")
+    stored = fold(first.records)
+    stored.rollbacks, stored.problems = (rollback,), ("fragment 1: torn",)
+    second = SyncerByHand(first.params, stored=stored).boot()
+    assert not second.machine.is_active
+    assert second.records == []
+    assert "nothing is started on a damaged store" in notes(second.log, "damage")[-1]
+    lossy = replace(first.params, durability="cycle")
+    assert SyncerByHand(lossy, stored=stored.copy()).boot().machine.is_active
 
 
 # Merges

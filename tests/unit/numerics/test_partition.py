@@ -201,3 +201,22 @@ def test_large_units_are_placed_before_small_ones():
     sizes = {"a": 1, "b": 1, "c": 1, "d": 1, "e": 4}
     manifest = partition(Bag(**{name: torch.zeros(numel) for name, numel in sizes.items()}), 2)
     assert [fragment.numel for fragment in manifest.fragments] == [4, 4]
+
+
+def test_the_mean_can_be_asked_for_everywhere():
+    manifest = partition(nn.Linear(8, 8), 2, merge_rule="mean")
+    assert {unit.rule for fragment in manifest.fragments for unit in fragment.units} == {"mean"}
+
+
+def test_parameters_that_share_memory_without_being_the_same_are_refused():
+    model = nn.Module()
+    memory = torch.zeros(4, 6)
+    model.whole = nn.Parameter(memory)
+    model.turned = nn.Parameter(memory.t())
+    with pytest.raises(ModelError, match=r"whole and turned share memory|turned and whole share memory"):
+        partition(model, 1)
+
+
+def test_a_lazy_parameter_without_a_shape_is_refused_in_a_sentence():
+    with pytest.raises(ModelError, match="has no shape yet"):
+        partition(nn.LazyLinear(3), 1)

@@ -7,6 +7,7 @@ from torch import nn
 from atoll.errors import ConfigError, ModelError, ProtocolError
 from atoll.numerics.blockwise import unpack_int8
 from atoll.numerics.codec import codec_for
+from atoll.numerics.merge import merge
 from atoll.numerics.outer import OuterState, digest, outer_step
 from atoll.numerics.partition import partition
 from atoll.numerics.replica import Replica
@@ -289,3 +290,41 @@ def test_wrong_settings_and_sizes_are_refused():
         Replica(model, manifest, F32, F32, adopt="blend", blend_alpha=1.5)
     with pytest.raises(ModelError, match="Fragment 0 has"):
         Replica(model, manifest, F32, F32).load(0, torch.zeros(1))
+
+
+@pytest.mark.parametrize("adopt", ["blend", "rebase"])
+def test_a_rejected_learner_is_rid_of_its_nan_at_the_next_adoption(adopt):
+    model = nn.Linear(4, 3)
+    manifest = partition(model, 1)
+    replica = Replica(model, manifest, codec_for("f32"), codec_for("f32"), adopt=adopt)
+    base = replica.set_base_from_local(0).clone()
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    replica.stage_full(0, base + 1)
+    replica.adopt(0, merged=False, reset=True)
+    assert torch.equal(replica.gather(0), base + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_default_dtype_of_the_user_changes_nothing(dtype):
+    model = nn.Linear(40, 30)
+    manifest = partition(model, 2)
+    bodies = [torch.randn(manifest.fragments[0].numel) for _ in range(2)]
+    expected = merge(
+        [codec_for("int4").encode(b) for b in bodies], [1.0, 2.0], codec_for("int4"), manifest.fragments[0]
+    )
+    torch.set_default_dtype(dtype)
+    try:
+        replica = Replica(model, manifest, codec_for("int4"), codec_for("int4"))
+        assert replica.set_base_from_local(0).dtype == torch.float32
+        replica.snapshot(0)
+        replica.encode(0)
+        again = merge(
+            [codec_for("int4").encode(b) for b in bodies],
+            [1.0, 2.0],
+            codec_for("int4"),
+            manifest.fragments[0],
+        )
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(expected, again)
