@@ -147,7 +147,7 @@ class CodecConfig:
     down: Codec = "bf16"
     """Publishes, from the syncer to every learner: the same choice."""
     error_feedback: bool = True
-    """Whether an encoder adds what rounding lost to its next merged offer."""
+    """Whether an encoder adds what rounding lost to its next merged offer (codecs of 8 bits and fewer)."""
 
     def __post_init__(self) -> None:
         _check("codec", self, _CODEC_RULES)

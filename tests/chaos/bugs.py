@@ -337,6 +337,7 @@ BUGS: tuple[Bug, ...] = (
         "hello-taken-for-hearing",
         "a learner that hears nothing, and so says hello again and again, counts as connected",
         ((SyncerMachine, "_attach", _hello_is_hearing),),
+        known_seed=3,
     ),
     Bug(
         "no-fencing",
@@ -361,7 +362,7 @@ BUGS: tuple[Bug, ...] = (
             (LearnerMachine, "_why_not", _always_offers),
             (rounds, "screen", _screen_without_contribution),
         ),
-        known_seed=1,
+        known_seed=3,
     ),
     Bug(
         "publish-despite-failed-commit",
@@ -385,7 +386,7 @@ BUGS: tuple[Bug, ...] = (
         "grace-never-closes",
         "the grace window stays open until the fragment is due again",
         ((rounds, "judge", _judge_for_ever),),
-        known_seed=2,
+        known_seed=3,
     ),
     Bug(
         "stale-base-accepted",
@@ -395,7 +396,7 @@ BUGS: tuple[Bug, ...] = (
             (rounds, "screen", _screen_without_base),
             (SyncerMachine, "may_offer", _may_offer_again),
         ),
-        known_seed=1,
+        known_seed=15,
     ),
     Bug(
         "counters-not-reset",
@@ -410,7 +411,7 @@ BUGS: tuple[Bug, ...] = (
             (SyncerMachine, "may_offer", _may_offer_again),
             (rounds, "screen", _screen_without_healing),
         ),
-        known_seed=2,
+        known_seed=3,
     ),
     Bug(
         "torn-record-accepted",
@@ -437,19 +438,19 @@ BUGS: tuple[Bug, ...] = (
         "slow-link-starved",
         "the bodies of a learner that came back get a fixed deadline instead of their link's",
         ((Rounds, "_body_deadline_ns", _fixed_deadline),),
-        known_seed=20,
+        known_seed=18,
     ),
     Bug(
         "lost-publish-never-resent",
         "a version is sent to a learner once, whether it arrives or not",
         ((SyncerMachine, "_serve", _serve_once), (SYNCER_MESSAGES, msg.Want, _do_nothing)),
-        known_seed=23,
+        known_seed=41,
     ),
     Bug(
         "incarnation-not-durable",
         "an admission is announced before it is on disk",
         ((_desk(), "commit", _commit_lazily("member")),),
-        known_seed=14,
+        known_seed=16,
     ),
     Bug(
         "epoch-not-durable",
@@ -467,13 +468,13 @@ BUGS: tuple[Bug, ...] = (
         "lower-epoch-believed",
         "a learner obeys what an earlier life of the syncer said",
         ((LearnerMachine, "_is_for_me", _is_for_any_epoch),),
-        known_seed=452,
+        known_seed=1868,
     ),
     Bug(
         "fate-by-verdict-alone",
         "a learner that missed a publish counts its merged tokens as late",
         ((learner, "fate_of", _fate_by_verdict),),
-        known_seed=4,
+        known_seed=10,
     ),
     Bug(
         "progress-given-up",
@@ -497,7 +498,7 @@ BUGS: tuple[Bug, ...] = (
         "admitted-during-commit",
         "a new life is admitted while an offer of the old one is being committed",
         ((Rounds, "is_past_recall", _never_past_recall),),
-        known_seed=5,
+        known_seed=1,
     ),
     Bug(
         "full-disk-forgotten",
@@ -509,12 +510,12 @@ BUGS: tuple[Bug, ...] = (
         "rollback-refuses-offers",
         "after a rollback, learners are held to versions that no longer exist",
         ((StoredState, "_apply_rollback", _rollback_keeps_contributions),),
-        known_seed=77,
+        known_seed=82,
     ),
     Bug(
         "missing-body-forgotten",
         "an offer whose body had to be asked for again is dropped without looking at the quorum",
         ((Rounds, "await_bodies", _close_at_once),),
-        known_seed=154,
+        known_seed=75,
     ),
 )

@@ -76,8 +76,9 @@ def demo(
     console = Console(stderr=as_json)
     result = demo_run.run(seed)
     console.print("\n" + demo_run.INTRODUCTION.format(**result.facts) + "\n", highlight=False)
-    for line in narrate(result.world.tape, result.checker.violations):
+    for line in narrate(result.world.tape, result.checker.violations, brief=True):
         _print_line(console, line)
+    console.print()
     console.print(_account_table(result))
     console.print(demo_run.conclusion(result), highlight=False)
     if as_json:

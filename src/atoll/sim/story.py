@@ -28,8 +28,10 @@ class Line:
     mood: str = "plain"
 
 
-def narrate(entries: Iterable[Entry], violations: Iterable[Violation] = ()) -> Iterator[Line]:
-    """Tell a tape; runs of calm merges become one sentence each."""
+def narrate(
+    entries: Iterable[Entry], violations: Iterable[Violation] = (), *, brief: bool = False
+) -> Iterator[Line]:
+    """Tell a tape; runs of calm merges become one sentence each. `brief` leaves out dropped offers."""
     pending = sorted(violations, key=lambda violation: violation.at_ns)
     calm: list[tuple[int, rec.RoundRecord]] = []
     for entry in entries:
@@ -43,12 +45,16 @@ def narrate(entries: Iterable[Entry], violations: Iterable[Violation] = ()) -> I
                 yield from _flush(calm)
             continue
         line = _line(entry)
-        if line is not None:
+        if line is not None and not (brief and _is_drop(item)):
             yield from _flush(calm)
             yield line
     yield from _flush(calm)
     for violation in pending:
         yield Line(violation.at_ns, f"BROKEN {violation}", "wrong")
+
+
+def _is_drop(item: object) -> bool:
+    return isinstance(item, do.Note) and item.kind == "dropped"
 
 
 def _flush(calm: list[tuple[int, rec.RoundRecord]]) -> Iterator[Line]:
@@ -60,7 +66,7 @@ def _flush(calm: list[tuple[int, rec.RoundRecord]]) -> Iterator[Line]:
     who = ", ".join(f"{name} x{count}" for name, count in sorted(parts.items()))
     fragments = ", ".join(f"{record.fragment}v{record.version}" for _, record in calm)
     noun = "merge" if len(calm) == 1 else "merges"
-    yield Line(calm[0][0], f"{len(calm)} {noun} (fragment and version: {fragments}) with {who}", "good")
+    yield Line(calm[0][0], f"{len(calm)} {noun} with {who} (fragment v version: {fragments})", "good")
     calm.clear()
 
 
@@ -93,8 +99,10 @@ def _note(at_ns: int, note: do.Note) -> Line | None:
     match note.kind:
         case "admitted":
             return Line(at_ns, f"{note.who} is admitted ({note.reason})")
-        case "lost" | "back" | "left" | "refused":
+        case "lost" | "refused":
             return Line(at_ns, f"{note.who} is {note.kind}: {note.reason}")
+        case "back" | "left":
+            return Line(at_ns, f"{note.who} {_MOVES[note.kind]}: {note.reason}")
         case "cancelled" | "store" | "damage" | "quorum" | "drain":
             return Line(at_ns, f"{where}{note.kind}: {note.reason}")
         case "dropped":
@@ -102,6 +110,7 @@ def _note(at_ns: int, note: do.Note) -> Line | None:
     return None
 
 
+_MOVES = {"back": "is back", "left": "left"}
 _MILESTONES = {
     "healed": "all faults end; from here on something right must happen",
     "live": "every fragment has had its chance to merge",
