@@ -14,9 +14,10 @@ from typing import Any
 from atoll.core import events as ev
 from atoll.core import learner, rounds
 from atoll.core import messages as msg
+from atoll.core.desk import Desk
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
-from atoll.core.records import StoredState
+from atoll.core.records import EpochRecord, MemberRecord, StoredState
 from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
 from atoll.core.syncer import SyncerMachine
@@ -178,13 +179,13 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "incarnation-not-durable",
         "an admission is announced before it is on disk",
-        ((patches.desk(), "commit", patches.commit_lazily("member")),),
+        ((Desk, "commit", patches.commit_lazily(MemberRecord)),),
         known_seed=16,
     ),
     Bug(
         "epoch-not-durable",
         "the syncer speaks before its epoch is on disk",
-        ((patches.desk(), "commit", patches.commit_lazily("epoch")),),
+        ((Desk, "commit", patches.commit_lazily(EpochRecord)),),
         known_seed=3,
     ),
     Bug(

@@ -8,6 +8,7 @@ from typing import Any
 from atoll.core import commands as do
 from atoll.core import gates, learner, records, rounds, syncer
 from atoll.core import messages as msg
+from atoll.core.desk import Desk
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
 from atoll.core.quorum import Close, Wait
@@ -188,21 +189,16 @@ def serve_once(self: SyncerMachine, now_ns: int, session: Any) -> None:
         type(session).patience_ns = patience
 
 
-def commit_lazily(*purposes: str) -> Any:
-    from atoll.core.desk import Desk
+_commit = Desk.commit
 
-    commit = Desk.commit
 
-    def lazy(self: Any, purpose: Any, record: Any, *, sync: bool = True) -> None:
-        commit(self, purpose, record, sync=sync and purpose not in purposes)
+def commit_lazily(kind: type) -> Any:
+    """Records of this kind are announced before they are on disk."""
+
+    def lazy(self: Desk, record: Any, *, sync: bool = True) -> None:
+        _commit(self, record, sync=sync and not isinstance(record, kind))
 
     return lazy
-
-
-def desk() -> Any:
-    from atoll.core.desk import Desk
-
-    return Desk
 
 
 def put_lazily(self: Rounds, rnd: Any) -> None:

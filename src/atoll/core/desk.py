@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from atoll.core import commands as do
 from atoll.core import messages as msg
@@ -13,16 +12,13 @@ from atoll.core.params import RunParams
 from atoll.core.records import Record, StoredState
 from atoll.core.schedule import Schedule
 
-__all__ = ["Desk", "Pending", "Purpose"]
-
-Purpose = Literal["epoch", "member", "seed", "round", "finish"]
+__all__ = ["Desk", "Pending"]
 
 
 @dataclass(slots=True)
 class Pending:
     """A record on its way into the store."""
 
-    purpose: Purpose
     record: Record
     sync: bool
 
@@ -70,8 +66,8 @@ class Desk:
         """Put a decision and its reason on the tape."""
         self.out.append(do.Note(kind, fragment, who, reason))
 
-    def commit(self, purpose: Purpose, record: Record, *, sync: bool = True) -> None:
+    def commit(self, record: Record, *, sync: bool = True) -> None:
         """Ask for a record to be stored; the answer comes back by ticket."""
         self.num_tickets += 1
-        self.pending[self.num_tickets] = Pending(purpose, record, sync)
+        self.pending[self.num_tickets] = Pending(record, sync)
         self.out.append(do.Commit(self.num_tickets, record, sync))

@@ -19,7 +19,6 @@ class Gathering:
     """What a verdict looks at. Names are in sorted order wherever they are listed."""
 
     fragment: int
-    opened_ns: int
     deadline_ns: int
     """Time at which the fragment is due again."""
     offered_at_ns: Mapping[str, int]

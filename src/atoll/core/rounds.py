@@ -154,7 +154,6 @@ class Rounds:
         )
         view = Gathering(
             rnd.fragment,
-            rnd.opened_ns,
             rnd.deadline_ns,
             rnd.offered_at_ns,
             self._missing(rnd, now_ns),
@@ -322,7 +321,7 @@ class Rounds:
             desk.schedule.t,
             rnd.merged.contributors,
         )
-        desk.commit("round", record, sync=self._sync_now())
+        desk.commit(record, sync=self._sync_now())
 
     def retry_put(self, p: int) -> None:
         """The timer of a refused write."""

@@ -50,4 +50,4 @@ class Seeding:
             self.is_committing = True
             digests = tuple(parts[p] for p in range(len(parts)))
             record = SeedRecord(self.desk.epoch, body.name, body.incarnation, digests)
-            self.desk.commit("seed", record)
+            self.desk.commit(record)

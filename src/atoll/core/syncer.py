@@ -75,7 +75,7 @@ class SyncerMachine:
         if event.state.rollbacks and self.params.durability == "merge" and not self.accepts_loss:
             self.desk.note("damage", "durability is `merge`, so nothing is started on a damaged store")
             return
-        self.desk.commit("epoch", EpochRecord(event.state.epoch + 1, event.state.rollbacks))
+        self.desk.commit(EpochRecord(event.state.epoch + 1, event.state.rollbacks))
 
     def _committed(self, event: ev.Committed) -> None:
         pending = self.desk.pending.get(event.ticket)
@@ -256,7 +256,7 @@ class SyncerMachine:
         self.desk.sessions.pop(hello.name, None)
         self.joining[hello.name] = hello
         record = MemberRecord(self.desk.epoch, hello.name, hello.key, hello.life, incarnation, shard)
-        self.desk.commit("member", record)
+        self.desk.commit(record)
 
     def _admitted(self, now_ns: int, record: MemberRecord) -> None:
         hello = self.joining.pop(record.name)
@@ -420,7 +420,7 @@ class SyncerMachine:
     def _finish(self) -> None:
         if not self.is_finishing:
             self.is_finishing = True
-            self.desk.commit("finish", FinishRecord(self.desk.epoch, self.desk.schedule.t, self.drain_reason))
+            self.desk.commit(FinishRecord(self.desk.epoch, self.desk.schedule.t, self.drain_reason))
 
     def _finish_requested(self, event: ev.FinishRequested) -> None:
         if self.is_active and not self.drain_reason and not self.desk.state.finished:

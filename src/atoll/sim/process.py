@@ -108,10 +108,6 @@ class Process:
             del self.timers[key]
             self.handle(ev.TimerFired(self.engine.now_ns, key))
 
-    def receive(self, message: Any) -> None:
-        """A message arrives; a paused process reads it later."""
-        self._arrive(self._read, (message,))
-
     def _read(self, message: Any) -> None:
         self.handle(ev.Received(self.engine.now_ns, message))
 

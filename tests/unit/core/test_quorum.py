@@ -14,7 +14,6 @@ def gathering(offers: dict[str, int], missing: str = "", **values: Any) -> Gathe
     defaults: dict[str, Any] = {"min_quorum": 2, "grace_ns": 10, "waits": False} | values
     return Gathering(
         fragment=3,
-        opened_ns=0,
         deadline_ns=DEADLINE,
         offered_at_ns=offers,
         missing=tuple(missing),
