@@ -15,9 +15,13 @@ from atoll.errors import (
     AtollError,
     CodecError,
     ConfigError,
+    JoinError,
     ModelError,
     ProtocolError,
+    RecipeError,
+    StoreError,
     TapeError,
+    WireError,
 )
 
 __version__ = "0.1.0"
@@ -26,9 +30,13 @@ __all__ = [
     "AtollError",
     "CodecError",
     "ConfigError",
+    "JoinError",
     "ModelError",
     "ProtocolError",
+    "RecipeError",
     "RunConfig",
+    "StoreError",
     "TapeError",
+    "WireError",
     "__version__",
 ]

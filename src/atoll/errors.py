@@ -9,6 +9,10 @@ message) are events of the protocol, never exceptions.
     ├── ModelError         a model that cannot be partitioned, or not the run's model
     ├── CodecError         a body that does not fit its codec or its fragment
     ├── TapeError          a tape that is damaged or does not replay
+    ├── JoinError          a learner that could not join, or was refused at the door
+    ├── WireError          bytes that are not the protocol
+    ├── StoreError         a run directory that cannot be used
+    ├── RecipeError        a recipe, a model or data that cannot be had
     └── ProtocolError      an event that a machine must never be given: a bug in a shell
 """
 
@@ -18,9 +22,13 @@ __all__ = [
     "AtollError",
     "CodecError",
     "ConfigError",
+    "JoinError",
     "ModelError",
     "ProtocolError",
+    "RecipeError",
+    "StoreError",
     "TapeError",
+    "WireError",
 ]
 
 
@@ -48,6 +56,22 @@ class CodecError(AtollError):
 
 class TapeError(AtollError):
     """A tape that is damaged, out of order, or does not replay to the same decisions."""
+
+
+class JoinError(AtollError):
+    """A learner that could not reach its run, or that the syncer refused at the door."""
+
+
+class WireError(AtollError):
+    """Bytes from the other side that are not the protocol; the connection they came on is of no more use."""
+
+
+class StoreError(AtollError):
+    """A run directory that cannot be used: taken, damaged, or of another run."""
+
+
+class RecipeError(AtollError):
+    """A recipe, a model or data that does not exist, cannot be reached or cannot be read."""
 
 
 class ProtocolError(AtollError):

@@ -13,10 +13,14 @@ PUBLIC = [
     "AtollError",
     "CodecError",
     "ConfigError",
+    "JoinError",
     "ModelError",
     "ProtocolError",
+    "RecipeError",
     "RunConfig",
+    "StoreError",
     "TapeError",
+    "WireError",
     "__version__",
 ]
 
