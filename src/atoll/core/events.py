@@ -69,6 +69,9 @@ class Stepped:
     tokens: int
     step_ns: int
     held_ns: int
+    steps: int = 1
+    """Steps since the last boundary that was told: more than 1 if the shell was too busy to be told of
+    some, 0 at a boundary that no step led to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from atoll.core.records import Contribution, StoredFragment
 
 __all__ = ["NormGate", "Refusal", "is_well_formed", "screen"]
 
+LARGEST_COUNT = 2**53
+"""No clock, token or step count of a real learner is larger; arithmetic on counts stays exact below."""
 NORM_HISTORY = 64
 MIN_NORMS = 8
 
@@ -71,9 +73,11 @@ def is_well_formed(message: Message, num_fragments: int) -> bool:
     if isinstance(message, Report):
         counts = (message.clock, message.tokens, message.step_ns, message.held_ns, message.held_on + 1)
         fits = len(message.holdings) == num_fragments and message.held_on < num_fragments
-        return fits and min(counts) >= 0
-    if isinstance(message, Header) and len(message.bases) != num_fragments:
-        return False
+        return fits and min(counts) >= 0 and max(counts) <= LARGEST_COUNT
+    if isinstance(message, Header):
+        counts = (message.start, message.end, message.steps)
+        if len(message.bases) != num_fragments or max(map(abs, counts)) > LARGEST_COUNT:
+            return False
     return 0 <= getattr(message, "fragment", 0) < num_fragments
 
 

@@ -41,6 +41,8 @@ class LearnerMachine:
     tokens: int = 0
     steps: int = 0
     finished: bool = False
+    final: tuple[int, ...] | None = None
+    """The last version of every fragment, once the syncer has said which they are."""
     slots: list[Slot] = field(default_factory=list)
     heard_ns: int = 0
     reported_ns: int = 0
@@ -152,7 +154,17 @@ class LearnerMachine:
         self.echo_ns = max(self.echo_ns, message.sent_ns)
         self.global_t = max(self.global_t, message.t)
         if message.finished:
+            self.final = message.final
             self._finish(message.t)
+
+    def is_complete(self, now_ns: int) -> bool:
+        """Whether the run is over and its last versions are held, or nobody is there to send them."""
+        if not self.finished or self._cut_off(now_ns):
+            return self.finished
+        final = self.final
+        return final is not None and all(
+            slot.version >= last for slot, last in zip(self.slots, final, strict=False)
+        )
 
     def _finish(self, t: int) -> None:
         """The run is over: stop offering, once and for all."""
@@ -385,8 +397,8 @@ class LearnerMachine:
 
     def _stepped(self, event: ev.Stepped) -> None:
         self.tokens += event.tokens
-        self.steps += 1
-        self.clock += 1
+        self.steps += event.steps
+        self.clock += event.steps
         self.step_ns = event.step_ns
         self.held_ns = event.held_ns
         if self.state != "joined":

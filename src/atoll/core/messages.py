@@ -223,6 +223,8 @@ class Beat:
     sent_ns: int
     merged_tokens: int
     finished: bool
+    final: tuple[int, ...]
+    """Once finished: the last version of every fragment; until then empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,21 +154,13 @@ class SyncerMachine:
         self.desk.out.append(do.SetTimer("beat", now_ns + self.params.heartbeat_ns))
 
     def _send_beats(self, now_ns: int) -> None:
-        desk = self.desk
+        desk, state = self.desk, self.desk.state
+        final = tuple(fragment.version for fragment in state.fragments) if state.finished else ()
+        t, tokens = desk.schedule.t, state.merged_tokens
         for session in desk.sessions.values():
             if not session.left:
-                state = desk.state
-                desk.send(
-                    session,
-                    msg.Beat(
-                        desk.epoch,
-                        session.incarnation,
-                        desk.schedule.t,
-                        now_ns,
-                        state.merged_tokens,
-                        state.finished,
-                    ),
-                )
+                beat = msg.Beat(desk.epoch, session.incarnation, t, now_ns, tokens, state.finished, final)
+                desk.send(session, beat)
 
     # Membership
 

@@ -38,8 +38,8 @@ def test_a_learner_that_does_not_step_reports_at_every_heartbeat():
 
 def test_reports_count_up_and_echo_the_newest_beat():
     hand = learner()
-    hand.hear(msg.Beat(1, 1, 5, 40, 0, False))
-    hand.hear(msg.Beat(1, 1, 5, 30, 0, False))
+    hand.hear(msg.Beat(1, 1, 5, 40, 0, False, ()))
+    hand.hear(msg.Beat(1, 1, 5, 30, 0, False, ()))
     (first,) = told(hand.step(), msg.Report)
     (second,) = told(hand.step(), msg.Report)
     assert (first.echo_ns, second.sequence - first.sequence) == (40, 1)

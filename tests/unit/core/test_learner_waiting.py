@@ -70,7 +70,7 @@ def test_a_held_learner_is_released_after_the_live_deadline():
     ("event", "reason"),
     [
         (ev.Received(0, msg.Fenced(1, 1, "")), "fenced"),
-        (ev.Received(0, msg.Beat(1, 1, 9, 0, 0, True)), "the run has finished"),
+        (ev.Received(0, msg.Beat(1, 1, 9, 0, 0, True, ())), "the run has finished"),
         (ev.LeaveRequested(0), "leaving"),
     ],
 )

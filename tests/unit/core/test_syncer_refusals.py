@@ -138,7 +138,7 @@ def malformed() -> list[Any]:
         msg.Header("a", 1, 1, 1, -1, 0, "", 0, 1, 1, tuple(h.version for h in held)),
         msg.Want("a", 1, 1, 99),
         msg.SeedBody("a", 1, 1, 99, "x", 1),
-        msg.Beat(1, 1, 0, 0, 0, False),
+        msg.Beat(1, 1, 0, 0, 0, False, ()),
     ]
 
 
