@@ -1,0 +1,192 @@
+"""Every other section of a run's config, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from atoll.config.rules import SHORTEST_S, Rule, check, flag, number, one_of, whole
+from atoll.config.sync import SyncConfig
+from atoll.core import params
+from atoll.core.params import Durability
+from atoll.errors import ConfigError
+
+__all__ = [
+    "CODECS",
+    "KEEP_MODES",
+    "SECTIONS",
+    "BudgetConfig",
+    "Codec",
+    "CodecConfig",
+    "DataConfig",
+    "DurabilityConfig",
+    "Keep",
+    "NetworkConfig",
+    "OuterConfig",
+    "SecurityConfig",
+]
+
+Codec = Literal["f32", "bf16", "int8", "int4", "fp4", "int2"]
+Keep = Literal["recent", "all"]
+
+CODECS: tuple[Codec, ...] = get_args(Codec)
+KEEP_MODES: tuple[Keep, ...] = get_args(Keep)
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OuterConfig:
+    """The outer optimizer: SGD with Nesterov momentum on merged deltas, in f32."""
+
+    learning_rate: float = 0.4
+    """eta: factor on the merged delta. Provisional until the lab has compared settings."""
+    momentum: float = 0.9
+    """mu: Nesterov momentum, at least 0 and below 1. Provisional like eta."""
+
+    def __post_init__(self) -> None:
+        check("outer", self, _OUTER_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecConfig:
+    """How fragments are written as bytes, in each direction."""
+
+    up: Codec = "bf16"
+    """Offers, from a learner to the syncer: f32, bf16, int8, int4, fp4 or int2."""
+    down: Codec = "bf16"
+    """Publishes, from the syncer to every learner: the same choice."""
+    error_feedback: bool = True
+    """Whether an encoder adds what rounding lost to its next merged offer (codecs of 8 bits and fewer)."""
+
+    def __post_init__(self) -> None:
+        check("codec", self, _CODEC_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetConfig:
+    """When the run is over: at the first of its limits, or never."""
+
+    ticks: int = 0
+    """The run ends at this tick of the syncer's clock; 0 means no limit."""
+    tokens: int = 0
+    """The run ends when this many tokens (per fragment, on average) were merged; 0 means no limit."""
+    drain_s: float = 60.0
+    """Longest wait, in seconds, for the last round of every fragment once a limit is reached."""
+
+    def __post_init__(self) -> None:
+        check("budget", self, _BUDGET_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DurabilityConfig:
+    """What a crash of the syncer may cost, and what stays on disk."""
+
+    mode: Durability = "merge"
+    """When a commit is forced to disk: every `merge`, every `cycle` of P merges, every `snapshot`."""
+    snapshot_every: int = 50
+    """Merges between two snapshots of the whole state."""
+    keep: Keep = "recent"
+    """`recent` deletes deltas older than the second-newest verified snapshot; `all` deletes none."""
+
+    def __post_init__(self) -> None:
+        check("durability", self, _DURABILITY_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecurityConfig:
+    """Who is let in, and who may read along."""
+
+    tls: bool = True
+    """Whether connections are encrypted and the syncer proves its key; false only on a trusted network."""
+    mtls: bool = False
+    """Whether a learner must also show a certificate that the syncer issued to its name; needs `tls`."""
+
+    def __post_init__(self) -> None:
+        check("security", self, _SECURITY_RULES)
+        if self.mtls and not self.tls:
+            raise ConfigError(
+                "security.mtls is true but security.tls is false.",
+                "Certificates travel in TLS, so no learner could show one and none would be let in.",
+                "Set security.tls to true, or security.mtls to false.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """How fragments travel between a learner and the syncer."""
+
+    data_connections: int = 4
+    """Connections for bodies, per learner, from 1 to 16; a long path needs several to be filled."""
+    piece_bytes: int = MIB
+    """Largest piece of a body sent at once, from 4 KiB to 16 MiB; pieces spread over the connections."""
+    spool_mb: int = 512
+    """Encoded offers held in the syncer's memory before they go to disk, in MiB; 0 means always disk."""
+    max_learners: int = 1024
+    """Learners that may be connected at once; one more is refused at the door."""
+
+    def __post_init__(self) -> None:
+        check("network", self, _NETWORK_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """How the training data is divided among the learners."""
+
+    num_shards: int = 0
+    """Disjoint parts of the data, one per learner; 0 means `sync.num_learners`, or 64 if that is open."""
+    seed: int = 0
+    """Decides the order of the data within every shard; the same seed gives the same order."""
+
+    def __post_init__(self) -> None:
+        check("data", self, _DATA_RULES)
+
+
+_OUTER_RULES: Mapping[str, Rule] = {
+    "learning_rate": number("The merged model would stand still, climb, or become NaN.", above=0),
+    "momentum": number("Old deltas would never fade and the model would diverge.", at_least=0, below=1),
+}
+_CODEC_RULES: Mapping[str, Rule] = {
+    "up": one_of(CODECS, "No learner could encode an offer."),
+    "down": one_of(CODECS, "No learner could decode a publish."),
+    "error_feedback": flag,
+}
+_BUDGET_RULES: Mapping[str, Rule] = {
+    "ticks": whole("The run would be over before it began.", at_least=0),
+    "tokens": whole("The run would be over before it began.", at_least=0),
+    "drain_s": number("The last round of every fragment would be lost.", at_least=SHORTEST_S),
+}
+_DURABILITY_RULES: Mapping[str, Rule] = {
+    "mode": one_of(params.DURABILITY_MODES, "Nobody could say what a crash would cost."),
+    "snapshot_every": whole("A restart would find no snapshot to start from.", at_least=1),
+    "keep": one_of(KEEP_MODES, "Deltas would be kept or deleted by guess."),
+}
+_SECURITY_RULES: Mapping[str, Rule] = {"tls": flag, "mtls": flag}
+_NETWORK_RULES: Mapping[str, Rule] = {
+    "data_connections": whole(
+        "No body could travel, or every learner would crowd the syncer.", at_least=1, at_most=16
+    ),
+    "piece_bytes": whole(
+        "Bodies would be mostly headers, or one piece would hold up all the others.",
+        at_least=4 * KIB,
+        at_most=16 * MIB,
+    ),
+    "spool_mb": whole("Offers could be held nowhere.", at_least=0),
+    "max_learners": whole("Nobody could join.", at_least=1),
+}
+_DATA_RULES: Mapping[str, Rule] = {
+    "num_shards": whole("There would be no data to train on.", at_least=0),
+    "seed": whole("It would not fit where seeds are kept.", at_least=0, at_most=2**63 - 1),
+}
+SECTIONS: Mapping[str, type[Any]] = {
+    "sync": SyncConfig,
+    "outer": OuterConfig,
+    "codec": CodecConfig,
+    "budget": BudgetConfig,
+    "durability": DurabilityConfig,
+    "security": SecurityConfig,
+    "network": NetworkConfig,
+    "data": DataConfig,
+}
+"""Every section by its name, in the order in which it is written."""
