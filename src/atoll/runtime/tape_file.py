@@ -1,0 +1,132 @@
+"""A tape on disk: blocks of compressed lines in SQLite, each chained to the one before.
+
+A block is what was written in one go: a MessagePack list of packed lines, compressed. Beside it
+stands chain_n = blake2b(chain_{n-1} || content_n), and the chain before the first block is empty. So
+a block that was changed, lost or moved is found when the next one is read; a tape that merely ends
+early, as after a power cut, is whole as far as it goes.
+
+A learner's tape is a file of its own, `TapeFile`. The syncer's blocks stand in the same table inside
+its run.db: `create`, `append` and `read` work on any connection, and `append` leaves the commit to
+the caller, so that lines can share a transaction with the record they led to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+
+import msgspec
+import zstandard
+
+from atoll.errors import TapeError
+from atoll.tape.entries import Entry
+from atoll.tape.tape import pack, unpack
+
+__all__ = ["TapeFile", "append", "create", "read"]
+
+COMPRESSION_LEVEL = 3  # of zstd
+
+
+class TapeFile:
+    """One tape in one file; an existing file is continued. For one thread at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._db = _open(path)
+
+    def append(self, entries: list[Entry]) -> None:
+        """Write the entries as one block.
+
+        A disk that refuses raises `sqlite3.Error`: the block is then not on the tape, which is as
+        whole as before, and the entries may be given again.
+        """
+        with self._db:
+            append(self._db, entries)
+
+    def read(self) -> Iterator[Entry]:
+        """Every entry from the beginning; a damaged block is a `TapeError` that names it."""
+        return read(self._db)
+
+    def close(self) -> None:
+        """Let go of the file; closing twice does no harm."""
+        self._db.close()
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the table of blocks, unless it is there."""
+    columns = "id INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL"
+    db.execute(f"CREATE TABLE IF NOT EXISTS blocks ({columns})")
+
+
+def append(db: sqlite3.Connection, entries: list[Entry]) -> None:
+    """Add the entries as one block, within the caller's transaction; no entries, no block."""
+    if not entries:
+        return
+    lines = msgspec.msgpack.encode([pack(entry) for entry in entries])
+    # A compressor of its own for each block: they are not made to be shared between threads.
+    content = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(lines)
+    # The last link is asked for, not remembered, so that a transaction rolled back leaves no trace.
+    last = db.execute("SELECT chain FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
+    chain = _link(last[0] if last else b"", content)
+    db.execute("INSERT INTO blocks (content, chain) VALUES (?, ?)", (content, chain))
+
+
+def read(db: sqlite3.Connection) -> Iterator[Entry]:
+    """Every entry from the beginning, block by block; a damaged block is a `TapeError` that names it."""
+    number, chain = 0, b""
+    try:
+        # The casts: a value that somebody replaced with text is damage like any other.
+        rows = db.execute("SELECT id, CAST(content AS BLOB), CAST(chain AS BLOB) FROM blocks ORDER BY id")
+        for number, content, link in rows:
+            chain = _link(chain, content)
+            if chain != link:
+                raise TapeError(
+                    f"Block {number} of the tape does not fit the digest chain.",
+                    "This block, or one before it, was changed, lost or moved after it was written.",
+                    f"Trust the blocks before {number} only, or restore the tape from a copy.",
+                )
+            yield from _entries(number, content)
+    except sqlite3.Error as error:
+        raise _unreadable(number + 1, error) from error
+
+
+def _open(path: str | os.PathLike[str]) -> sqlite3.Connection:
+    db = None
+    try:
+        db = sqlite3.connect(path, check_same_thread=False)
+        # A power cut may cost the newest blocks and nothing else, so a commit need not wait for the disk.
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        create(db)
+    except sqlite3.Error as error:
+        if db is not None:
+            db.close()
+        raise TapeError(
+            f"The tape {os.fspath(path)} cannot be opened: {error}.",
+            "What happens from here on could not be written down.",
+            "Name a tape, or a new file in a folder that can be written.",
+        ) from error
+    return db
+
+
+def _link(previous: bytes, content: bytes) -> bytes:
+    return hashlib.blake2b(previous + content, digest_size=16).digest()
+
+
+def _entries(number: int, content: bytes) -> list[Entry]:
+    try:
+        lines = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(content), type=list[bytes])
+        return [unpack(line) for line in lines]
+    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+        raise _unreadable(number, error) from error
+    except TapeError as error:
+        raise _unreadable(number, error.what.rstrip(".")) from error
+
+
+def _unreadable(number: int, reason: object) -> TapeError:
+    return TapeError(
+        f"Block {number} of the tape cannot be read: {reason}.",
+        "The run cannot be replayed past this block.",
+        f"Trust the blocks before {number} only, or restore the tape from a copy.",
+    )
