@@ -33,6 +33,10 @@ class Encoder:
         """What merged offers left unsaid; None while that is nothing."""
         return self._residual
 
+    def held(self) -> list[Tensor]:
+        """The tensors kept between calls, to be counted."""
+        return [tensor for tensor in (self._residual, self._pending) if tensor is not None]
+
     def load(self, residual: Tensor | None) -> None:
         """Take a residual from a checkpoint; an open offer is forgotten."""
         if residual is not None and (residual.numel() != self.numel or not self.feedback):

@@ -5,9 +5,16 @@
     staged    the next base, computed off the training thread, waiting for a step boundary
     residual  what the codec left unsaid of merged offers
 
-The training thread calls `snapshot` and `adopt`, which copy one fragment and nothing more. The slow
-part, `encode` and `stage`, belongs to another thread. They never touch the model, and `adopt` replaces
-buffers instead of overwriting them, so an `encode` under way keeps the base and snapshot it began with.
+Three kinds of callers, and the training thread never waits for the others:
+
+    training thread      `snapshot` and `adopt`: copy one fragment, nothing more
+    bookkeeping          `release`, `newest`, `put_staged`, `unstage`: exchange references
+    one worker, in order `encode`, `settle`, `next_base`, `full_base`, `prefetch`: everything slow
+
+The first two are called under one lock, the caller's; the worker holds none. That is safe because tensors
+are replaced and never overwritten: the worker is given all it reads. A `Pending` keeps the base and
+snapshot it was born with, so its offer may be released, and the next one taken, while its encode still
+runs. Its snapshot is only reused once it is settled, which the worker does after the encode.
 
 Adoption of a published fragment, in the words of `Adopt`:
 
@@ -16,8 +23,9 @@ Adoption of a published fragment, in the words of `Adopt`:
     rebase     local = published + (local - snapshot)       if the offer was merged
                local = published + (local - base)           if not
 
-In `rebase` an offer may still be open while another round's publish is adopted. Its snapshot moves
-along, snapshot = published + (snapshot - base), so that a later verdict finds the progress made since.
+In `rebase` an offer may still be open while another round's publish is adopted. The mark from which
+progress is counted then moves along, mark = published + (mark - base), so that a later verdict finds the
+progress made since the snapshot.
 
 Parameters may be bf16 or f16: base and arithmetic stay f32, the model gets rounded values. A delta is
 then counted from the base *as the model holds it*, rounded; otherwise every offer would drag the global
@@ -26,31 +34,44 @@ value towards the rounding of one learner. Differs: the paper does not speak of 
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from atoll.core.params import ADOPT_MODES, Adopt
-from atoll.errors import ConfigError, ModelError, ProtocolError
+from atoll.errors import ConfigError, ProtocolError
 from atoll.numerics.codec import Codec
 from atoll.numerics.feedback import Encoder
-from atoll.numerics.manifest import Manifest, Unit
+from atoll.numerics.local import LocalModel
+from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import apply_update
-from atoll.numerics.partition import trainable
 from atoll.numerics.scratch import borrow
 
-__all__ = ["Replica"]
+__all__ = ["Pending", "Replica"]
+
+NUM_SPARES = 2
+"""Snapshot buffers kept per fragment: one offer in the queue of the worker, one open."""
 
 
-@dataclass(slots=True)
-class _Pending:
-    """An open offer: delta = base - snapshot."""
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An offer taken at a boundary: delta = base - snapshot. Its tensors are not changed until settled."""
 
     base: Tensor
     snapshot: Tensor
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The open offer of a fragment, and where `rebase` counts progress from if it is merged."""
+
+    pending: Pending
+    mark: Tensor
 
 
 class Replica:
@@ -72,36 +93,35 @@ class Replica:
         self.publish_codec = publish_codec
         self._adopt = adopt
         self._alpha = blend_alpha
-        self._parameters = _parameters_of(model, manifest)
+        self._local = LocalModel(model, manifest)
         keep_errors = offer_codec.wants_feedback if feedback is None else feedback
         self._encoders = [Encoder(offer_codec, f.numel, keep_errors) for f in manifest.fragments]
         count = len(manifest.fragments)
         self._bases: list[Tensor | None] = [None] * count
-        self._pending: list[_Pending | None] = [None] * count
+        self._open: list[_Open | None] = [None] * count
         self._staged: list[Tensor | None] = [None] * count
-        self._spare: list[Tensor | None] = [None] * count
-        self._swap = threading.Lock()  # held to exchange references, never to compute
+        self._taken: list[list[Pending]] = [[] for _ in range(count)]  # not settled yet
+        self._spare: list[deque[Tensor]] = [deque(maxlen=NUM_SPARES) for _ in range(count)]
+        self._lent = False  # the parameters hold the merged model for a while
 
     # ------------------------------------------------------------------ whole fragments
 
     def gather(self, fragment: int, out: Tensor | None = None) -> Tensor:
         """Local values of a fragment, flat f32, in `out` if given."""
-        numel = self.manifest.fragments[fragment].numel
-        values = torch.empty(numel, dtype=torch.float32, device="cpu") if out is None else out
-        for low, high, unit in self._spans(fragment):
-            flat = self._parameters[unit.storage].detach().reshape(-1)
-            values[low:high].copy_(flat[unit.start : unit.stop])
-        return values
+        return self._local.gather(fragment, self._room(fragment) if out is None else out)
 
     def load(self, fragment: int, values: Tensor) -> None:
         """Take a full fragment as base and as local values; an open offer and a staged publish go."""
-        self._bases[fragment] = self._checked(fragment, values).clone()
-        self._staged[fragment] = None
+        self._bases[fragment] = base = self.full_base(fragment, values)
+        self.unstage(fragment)
         self.resolve(fragment, merged=False)
-        self._scatter(fragment, values)
+        self._local.scatter(fragment, base)
 
     def set_base_from_local(self, fragment: int) -> Tensor:
-        """Make the local values the base (the first learner seeds version 0), and return it."""
+        """Make a copy of the local values the base (the first learner seeds version 0), and return it.
+
+        Training thread, or before training starts.
+        """
         self._bases[fragment] = base = self.gather(fragment)
         return base
 
@@ -116,98 +136,150 @@ class Replica:
             )
         return base
 
+    def bases(self) -> list[Tensor | None]:
+        """The version of every fragment, None where there is none yet. Not to be changed."""
+        return list(self._bases)
+
+    @contextmanager
+    def global_weights(self) -> Iterator[None]:
+        """Put the merged model, as this learner holds it, into the parameters; then the local values back.
+
+        Training thread. The local values return bit for bit, also after an exception.
+        """
+        bases = [self.base(index) for index in range(len(self._bases))]
+        self._check_own("global_weights")
+        saved = self._local.save()
+        self._lent = True
+        try:
+            for index, base in enumerate(bases):
+                self._local.scatter(index, base)
+            yield
+        finally:
+            self._local.restore(saved)
+            self._lent = False
+
     # ------------------------------------------------------------------ offers
 
     def has_pending(self, fragment: int) -> bool:
-        """Whether an offer on this fragment is unresolved."""
-        return self._pending[fragment] is not None
+        """Whether an offer on this fragment is open."""
+        return self._open[fragment] is not None
 
-    def snapshot(self, fragment: int) -> None:
+    def snapshot(self, fragment: int) -> Pending:
         """Copy the local values for an offer. Training thread, at a step boundary."""
-        if self._pending[fragment] is not None:
+        self._check_own("snapshot")
+        if self._open[fragment] is not None:
             raise ProtocolError(
                 f"Fragment {fragment} already has an open offer.",
                 "A second one could count the same progress twice.",
                 "Abstain until the first is resolved.",
             )
-        spare, self._spare[fragment] = self._spare[fragment], None
-        self._pending[fragment] = _Pending(self.base(fragment), self.gather(fragment, spare))
+        base = self.base(fragment)
+        spares = self._spare[fragment]
+        pending = Pending(base, self.gather(fragment, spares.pop() if spares else None))
+        self._open[fragment] = _Open(pending, pending.snapshot)
+        self._taken[fragment].append(pending)
+        return pending
 
-    def encode(self, fragment: int, out: Tensor | None = None) -> Tensor:
-        """The body of the open offer: base - snapshot, plus the residual. Off the training thread."""
-        pending = self._pending[fragment]
-        if pending is None:
-            raise ProtocolError(f"Fragment {fragment} has no open offer.", now_what="Call snapshot first.")
-        delta = self._seen(fragment, pending.base, "delta").sub_(pending.snapshot)
+    def encode(self, fragment: int, pending: Pending, out: Tensor | None = None) -> Tensor:
+        """The body of an offer: base - snapshot, plus the residual. Worker."""
+        if pending.settled:
+            raise ProtocolError(
+                f"Fragment {fragment}: this offer is settled.",
+                "Its snapshot may hold another offer's values by now.",
+                "Encode an offer before it is settled.",
+            )
+        delta = self._local.seen(fragment, pending.base, "delta").sub_(pending.snapshot)
         return self._encoders[fragment].encode(delta, out)
 
-    def resolve(self, fragment: int, merged: bool) -> None:
-        """Close the open offer; the residual advances only if it was merged. Not during its encode."""
+    def release(self, fragment: int) -> None:
+        """Close the open offer: a new snapshot may be taken at once, even if the encode still runs."""
+        self._open[fragment] = None
+
+    def settle(self, fragment: int, pending: Pending, merged: bool) -> None:
+        """End an offer after its encode; the residual advances only if it was merged. Worker.
+
+        A second verdict on the same offer changes nothing.
+        """
+        if pending.settled:
+            return
+        pending.settled = True
         self._encoders[fragment].settle(merged)
-        pending, self._pending[fragment] = self._pending[fragment], None
-        if pending is not None:
-            self._spare[fragment] = pending.snapshot
+        self._taken[fragment].remove(pending)
+        self._spare[fragment].append(pending.snapshot)
+
+    def resolve(self, fragment: int, merged: bool) -> None:
+        """Release and settle the open offer, if there is one. Not during its encode."""
+        open_offer = self._open[fragment]
+        if open_offer is not None:
+            self.release(fragment)
+            self.settle(fragment, open_offer.pending, merged)
 
     # ------------------------------------------------------------------ publishes
 
-    def stage(self, fragment: int, body: Tensor) -> Tensor:
-        """Compute the next base from the newest one (staged or held) and a published body.
+    def newest(self, fragment: int) -> Tensor:
+        """The version that the next publish builds on: staged, else the base."""
+        staged = self._staged[fragment]
+        return self.base(fragment) if staged is None else staged
 
-        Off the training thread. Returns the new base, for its digest.
-        """
-        with self._swap:
-            newest = self._staged[fragment]
-            newest = self.base(fragment) if newest is None else newest
-        staged = apply_update(newest, body, self.publish_codec, out=torch.empty_like(newest))
-        with self._swap:
-            self._staged[fragment] = staged
-        return staged
+    def next_base(self, fragment: int, newest: Tensor, body: Tensor) -> Tensor:
+        """The version that a published body leads to from `newest`. Worker; changes nothing."""
+        return apply_update(newest, body, self.publish_codec, out=torch.empty_like(newest))
 
-    def stage_full(self, fragment: int, values: Tensor) -> None:
-        """Stage a full fragment, for a learner on another base."""
-        self._staged[fragment] = self._checked(fragment, values).clone()
+    def full_base(self, fragment: int, values: Tensor) -> Tensor:
+        """A checked copy of a full fragment, to be staged. Worker; changes nothing."""
+        return self._local.checked(fragment, values).clone()
+
+    def put_staged(self, fragment: int, version: Tensor) -> None:
+        """Let the next boundary adopt this version."""
+        self._staged[fragment] = version
 
     def unstage(self, fragment: int) -> None:
         """Forget a staged version: an earlier life of the syncer published it."""
-        with self._swap:
-            self._staged[fragment] = None
+        self._staged[fragment] = None
+
+    def stage(self, fragment: int, body: Tensor) -> Tensor:
+        """All of staging in one call, for callers without a worker. Returns the new base, for its digest."""
+        staged = self.next_base(fragment, self.newest(fragment), body)
+        self.put_staged(fragment, staged)
+        return staged
+
+    def stage_full(self, fragment: int, values: Tensor) -> None:
+        """Stage a full fragment in one call, for a learner on another base."""
+        self.put_staged(fragment, self.full_base(fragment, values))
 
     def adopt(self, fragment: int, merged: bool, reset: bool = False) -> None:
-        """Take the staged version in. Training thread, at a step boundary.
+        """Take the staged version in. Training thread, or another while that one is held in `step`.
 
-        `merged` is the verdict on the open offer and closes it; a False leaves it open for `resolve`.
+        `merged` is the verdict on the open offer and resolves it; a False leaves it open.
         `reset` overwrites whatever the mode: the local values were rejected and may hold a NaN, which
         would survive every blend and rebase.
         """
-        with self._swap:
-            published, base = self._staged[fragment], self._bases[fragment]
-            if published is None or (merged and self._pending[fragment] is None):
-                missing = "publish is staged" if published is None else "offer is open that could be merged"
-                raise ProtocolError(f"Fragment {fragment}: no {missing}.", now_what="Stage, then adopt once.")
-            self._bases[fragment], self._staged[fragment] = published, None
+        self._check_own("adopt")
+        published, base, open_offer = self._staged[fragment], self._bases[fragment], self._open[fragment]
+        if published is None or (merged and open_offer is None):
+            missing = "publish is staged" if published is None else "offer is open that could be merged"
+            raise ProtocolError(f"Fragment {fragment}: no {missing}.", now_what="Stage, then adopt once.")
+        self._bases[fragment], self._staged[fragment] = published, None
         if self._adopt == "overwrite" or reset or base is None:
-            self._scatter(fragment, published)
+            self._local.scatter(fragment, published)
         elif self._adopt == "blend":
             local = self.gather(fragment, borrow("local", published.numel())).mul_(self._alpha)
             share = torch.mul(published, 1.0 - self._alpha, out=borrow("share", published.numel()))
-            self._scatter(fragment, local.add_(share))
+            self._local.scatter(fragment, local.add_(share))
         else:
             self._rebase(fragment, published, base, merged)
         if merged:
             self.resolve(fragment, merged=True)
 
     def _rebase(self, fragment: int, published: Tensor, base: Tensor, merged: bool) -> None:
-        pending = self._pending[fragment]
-        origin = self._seen(fragment, base, "share")
-        since = pending.snapshot if merged and pending is not None else origin
-        local = self.gather(fragment, borrow("local", published.numel()))
-        progress = local.sub_(since)
-        if pending is not None and not merged:
-            moved = pending.snapshot - origin
-            self._pending[fragment] = _Pending(
-                published, moved.add_(self._seen(fragment, published, "share"))
-            )
-        self._scatter(fragment, progress.add_(published))
+        open_offer = self._open[fragment]
+        origin = self._local.seen(fragment, base, "share")
+        since = open_offer.mark if merged and open_offer is not None else origin
+        progress = self.gather(fragment, borrow("local", published.numel())).sub_(since)
+        if open_offer is not None and not merged:
+            moved = open_offer.mark - origin
+            open_offer.mark = moved.add_(self._local.seen(fragment, published, "share"))
+        self._local.scatter(fragment, progress.add_(published))
 
     # ------------------------------------------------------------------ state
 
@@ -224,58 +296,25 @@ class Replica:
         for index, encoder in enumerate(self._encoders):
             encoder.load(state.get(f"residual.{index}"))
 
-    # ------------------------------------------------------------------ the model
+    def memory_bytes(self) -> int:
+        """What the replica holds now beside the model: bases, snapshots, staged versions, residuals."""
+        held: list[Tensor | None] = [*self._bases, *self._staged]
+        for index, encoder in enumerate(self._encoders):
+            open_offer = self._open[index]
+            held += [tensor for p in list(self._taken[index]) for tensor in (p.base, p.snapshot)]
+            held += [*self._spare[index], *encoder.held(), open_offer.mark if open_offer else None]
+        return sum({id(tensor): tensor.nbytes for tensor in held if tensor is not None}.values())
 
-    def _spans(self, fragment: int) -> Iterator[tuple[int, int, Unit]]:
-        at = 0
-        for unit in self.manifest.fragments[fragment].units:
-            yield at, at + unit.numel, unit
-            at += unit.numel
+    def _room(self, fragment: int) -> Tensor:
+        return torch.empty(self.manifest.fragments[fragment].numel, dtype=torch.float32, device="cpu")
 
-    def _scatter(self, fragment: int, values: Tensor) -> None:
-        """Write flat f32 values into the parameters, whatever their type and layout."""
-        with torch.no_grad():
-            for low, high, unit in self._spans(fragment):
-                parameter = self._parameters[unit.storage].detach()
-                if parameter.is_contiguous():
-                    parameter.view(-1)[unit.start : unit.stop].copy_(values[low:high])
-                else:
-                    flat = parameter.reshape(-1)
-                    flat[unit.start : unit.stop].copy_(values[low:high])
-                    parameter.copy_(flat.view(parameter.shape))
-
-    def _seen(self, fragment: int, values: Tensor, role: str) -> Tensor:
-        """A version as the model holds it, rounded where parameters are coarser, in a borrowed buffer."""
-        seen = borrow(role, values.numel()).copy_(values)
-        for low, high, unit in self._spans(fragment):
-            dtype = self._parameters[unit.storage].dtype
-            if dtype in (torch.bfloat16, torch.float16):
-                seen[low:high].copy_(seen[low:high].to(dtype))
-        return seen
-
-    def _checked(self, fragment: int, values: Tensor) -> Tensor:
-        numel = self.manifest.fragments[fragment].numel
-        if values.numel() != numel or values.dtype != torch.float32:
-            raise ModelError(
-                f"Fragment {fragment} has {numel} f32 values, not {values.numel()} of {values.dtype}.",
-                "They would land in the wrong parameters.",
-                "Check that both sides hold the same manifest.",
+    def _check_own(self, call: str) -> None:
+        if self._lent:
+            raise ProtocolError(
+                f"{call} was called inside global_weights.",
+                "The parameters hold the merged model now, not this learner's values.",
+                "Leave the `with` block first.",
             )
-        return values.detach().reshape(-1)
-
-
-def _parameters_of(model: nn.Module, manifest: Manifest) -> dict[str, nn.Parameter]:
-    """Parameters by storage name, or `ModelError` naming the first that is not the manifest's."""
-    found = trainable(model)
-    here = Manifest(tuple(storage for storage, _ in found), manifest.fragments)
-    difference = here.first_difference(manifest)
-    if difference is not None:
-        raise ModelError(
-            f"This is not the model of the run: {difference}.",
-            "Its values cannot be merged with the others'.",
-            "Build the model with the run's configuration and code, and freeze the same parameters.",
-        )
-    return {storage.name: parameter for storage, parameter in found}
 
 
 def _check_settings(adopt: str, blend_alpha: float) -> None:

@@ -15,17 +15,18 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from atoll.core.events import Inspection
 from atoll.core.params import RunParams
 from atoll.core.records import Contributor
+from atoll.numerics import global_state
 from atoll.numerics.codec import Codec, codec_for
+from atoll.numerics.global_state import GlobalModel
 from atoll.numerics.manifest import Manifest
-from atoll.numerics.merge import inspect, merge
-from atoll.numerics.outer import OuterState, digest, fold, outer_step
+from atoll.numerics.outer import OuterState, digest
 from atoll.numerics.partition import partition
-from atoll.numerics.replica import Replica
+from atoll.numerics.replica import Pending, Replica
 from atoll.sim.ghost import GhostLearner, MergeResult
 
 __all__ = ["TensorLearner", "TensorSyncer"]
@@ -69,6 +70,7 @@ class TensorLearner:
     ghost: GhostLearner = field(init=False)
     model: TinyModel = field(init=False)
     replica: Replica = field(init=False)
+    pending: dict[int, Pending] = field(default_factory=dict)
     noise: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,12 +110,12 @@ class TensorLearner:
     def snapshot(self, p: int) -> None:
         """Copy the fragment."""
         self.ghost.snapshot(p)
-        self.replica.snapshot(p)
+        self.pending[p] = self.replica.snapshot(p)
 
     def encode(self, p: int, name: str, incarnation: int, poison: str) -> tuple[str, Any]:
         """The body of the offer; poison spoils its values."""
         _, (content, _) = self.ghost.encode(p, name, incarnation, poison)
-        body = self.replica.encode(p).clone()
+        body = self.replica.encode(p, self.pending[p])
         if poison:
             up, _ = codecs_of(self.params)
             numel = manifest_for(self.params.num_fragments).fragments[p].numel
@@ -147,75 +149,55 @@ class TensorLearner:
 
 
 @dataclass(slots=True)
-class _Aside:
-    """A merged state that is not served yet."""
-
-    state: OuterState
-    body: Tensor
-
-
-@dataclass(slots=True)
 class TensorSyncer:
     """The global fragments with momentum and remainders."""
 
     params: RunParams
-    states: list[OuterState] = field(default_factory=list)
-    aside: dict[int, _Aside] = field(default_factory=dict)
-    updates: dict[int, Tensor] = field(default_factory=dict)
+    model: GlobalModel = field(init=False)
+    aside: dict[int, global_state.MergeResult] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        up, down = codecs_of(self.params)
+        self.model = GlobalModel(manifest_for(self.params.num_fragments), up, down, ETA, MU)
 
     def seed(self, payloads: list[Any]) -> None:
         """Version 0."""
-        self.states = [OuterState.start(values) for values in payloads]
+        self.model.start(payloads)
 
     def inspect(self, p: int, bodies: list[tuple[str, Any]]) -> list[Inspection]:
         """Decode each body once and measure it."""
-        up, _ = codecs_of(self.params)
-        fragment = manifest_for(self.params.num_fragments).fragments[p]
-        results = []
-        for name, (_, body) in bodies:
-            norms = inspect(body, up, fragment)
-            norm = math.sqrt(sum(one * one for one in norms))
-            results.append(Inspection(name, math.isfinite(norm), norm))
-        return results
+        return self.model.inspect(p, [(name, body) for name, (_, body) in bodies])
 
     def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
         """RDA and the outer step on a copy."""
-        up, down = codecs_of(self.params)
-        fragment = manifest_for(self.params.num_fragments).fragments[p]
-        merged = merge([body for _, body in bodies], [part.weight for part in parts], up, fragment)
-        state = _copy(self.states[p])
-        body = outer_step(state, merged, ETA, MU, down)
-        self.aside[p] = _Aside(state, body)
-        finite = bool(torch.isfinite(state.served).all())
+        result = self.aside[p] = self.model.merge(p, parts, [body for _, body in bodies])
         contents = tuple(content for content, _ in bodies)
-        return MergeResult(digest(merged), digest(state.served), finite, merged, contents)
+        return MergeResult(result.delta_digest, result.digest, result.finite, result.delta, contents)
 
     def install(self, p: int) -> None:
         """Serve what was merged."""
-        aside = self.aside.pop(p)
-        self.states[p], self.updates[p] = aside.state, aside.body
+        self.model.install(p, self.aside.pop(p))
 
     def update(self, p: int) -> Any:
         """The encoded update to the current version."""
-        return self.updates[p]
+        return self.model.update(p)
 
     def full(self, p: int) -> Any:
         """The served values."""
-        return self.states[p].served.clone()
+        return self.model.states[p].served
 
     def snapshot(self) -> Any:
-        """A copy of everything."""
-        return [_copy(state) for state in self.states]
+        """Everything: served states are replaced, never changed."""
+        return list(self.model.states)
 
     def restore(self, snapshot: Any, deltas: list[tuple[int, Any]]) -> list[str]:
         """Fold the deltas onto a snapshot (or onto the seed), bit for bit."""
-        _, down = codecs_of(self.params)
-        self.states = [
-            _copy(state) if isinstance(state, OuterState) else OuterState.start(state) for state in snapshot
-        ]
+        self.model.restore(
+            [_copy(state) if isinstance(state, OuterState) else OuterState.start(state) for state in snapshot]
+        )
         for p, merged in deltas:
-            fold(self.states[p], merged, ETA, MU, down)
-        return [digest(state.served) for state in self.states]
+            self.model.fold(p, merged)
+        return [digest(state.served) for state in self.model.states]
 
 
 def _copy(state: OuterState) -> OuterState:

@@ -37,17 +37,15 @@ def put(parameter, value):
 
 def publish(replica, value):
     """Stage a publish that moves the newest base to a value."""
-    staged = replica._staged[0]
-    newest = replica.base(0) if staged is None else staged
-    replica.stage(0, replica.publish_codec.encode(torch.tensor([value]) - newest))
+    replica.stage(0, replica.publish_codec.encode(torch.tensor([value]) - replica.newest(0)))
 
 
 def test_the_offer_is_base_minus_local_at_the_snapshot():
     weight, replica = one_value()
     put(weight, 7.0)
-    replica.snapshot(0)
+    pending = replica.snapshot(0)
     put(weight, 5.0)  # later progress belongs to the next offer
-    assert decoded(replica.encode(0), 1).tolist() == [3.0]
+    assert decoded(replica.encode(0, pending), 1).tolist() == [3.0]
 
 
 def test_gather_and_load_round_trip_over_tied_split_and_frozen_parameters():
@@ -119,13 +117,13 @@ def test_rebase_keeps_the_progress_since_the_base_if_the_offer_was_not_merged():
 def test_rebase_moves_an_open_offer_along_so_that_its_later_verdict_is_right():
     weight, replica = one_value("rebase")
     put(weight, 7.0)
-    replica.snapshot(0)
-    offered = decoded(replica.encode(0), 1)
+    pending = replica.snapshot(0)
+    offered = decoded(replica.encode(0, pending), 1)
     put(weight, 6.5)
     publish(replica, 12.0)  # another round's publish, our offer still open
     replica.adopt(0, merged=False)
     assert weight.item() == 12.0 + (6.5 - 10.0)
-    assert torch.equal(decoded(replica.encode(0), 1), offered)
+    assert torch.equal(decoded(replica.encode(0, pending), 1), offered)
     put(weight, weight.item() - 1.0)
     publish(replica, 9.0)
     replica.adopt(0, merged=True)
@@ -190,13 +188,13 @@ def test_rounding_of_a_low_precision_model_is_not_offered_as_progress(dtype):
     model = nn.Linear(8, 8).to(dtype)
     replica = replica_of(model)
     replica.load(0, gaussian(72) + 1.0)  # not representable in the model
-    replica.snapshot(0)
-    assert not decoded(replica.encode(0), 72).any()
+    pending = replica.snapshot(0)
+    assert not decoded(replica.encode(0, pending), 72).any()
     replica.resolve(0, merged=False)
     with torch.no_grad():
         model.weight.sub_(0.25)
-    replica.snapshot(0)
-    assert bool((decoded(replica.encode(0), 72)[:64] > 0.2).all())
+    pending = replica.snapshot(0)
+    assert bool((decoded(replica.encode(0, pending), 72)[:64] > 0.2).all())
 
 
 def test_a_residual_advances_only_on_merged_and_survives_a_checkpoint():
@@ -204,12 +202,12 @@ def test_a_residual_advances_only_on_merged_and_survives_a_checkpoint():
     replica = replica_of(model, offer="int4")
     with torch.no_grad():
         model.weight.sub_(gaussian(256).view(16, 16))
-    replica.snapshot(0)
-    replica.encode(0)
+    pending = replica.snapshot(0)
+    replica.encode(0, pending)
     replica.resolve(0, merged=False)
     assert replica.state_dict() == {}
-    replica.snapshot(0)
-    replica.encode(0)
+    pending = replica.snapshot(0)
+    replica.encode(0, pending)
     replica.resolve(0, merged=True)
     kept = replica.state_dict()
     assert list(kept) == ["residual.0"]
@@ -225,8 +223,8 @@ def test_feedback_is_the_codecs_choice_unless_asked_for():
         replica = replica_of(model, offer=offer, feedback=feedback)
         with torch.no_grad():
             model.weight.mul_(1.1)
-        replica.snapshot(0)
-        replica.encode(0)
+        pending = replica.snapshot(0)
+        replica.encode(0, pending)
         replica.resolve(0, merged=True)
         return bool(replica.state_dict())
 
@@ -241,10 +239,10 @@ def test_feedback_is_the_codecs_choice_unless_asked_for():
 def test_an_adoption_does_not_disturb_an_offer_that_is_not_encoded_yet():
     weight, replica = one_value("overwrite")
     put(weight, 7.0)
-    replica.snapshot(0)
+    pending = replica.snapshot(0)
     publish(replica, 20.0)
     replica.adopt(0, merged=False)
-    assert decoded(replica.encode(0), 1).tolist() == [3.0]
+    assert decoded(replica.encode(0, pending), 1).tolist() == [3.0]
 
 
 def test_gradients_and_autograd_are_left_alone():
@@ -258,12 +256,12 @@ def test_gradients_and_autograd_are_left_alone():
 
 def test_calls_out_of_order_are_refused():
     weight, replica = one_value()
-    with pytest.raises(ProtocolError, match="no open offer"):
-        replica.encode(0)
-    replica.snapshot(0)
+    pending = replica.snapshot(0)
     with pytest.raises(ProtocolError, match="already has an open offer"):
         replica.snapshot(0)
     replica.resolve(0, merged=False)
+    with pytest.raises(ProtocolError, match="this offer is settled"):
+        replica.encode(0, pending)
     publish(replica, 1.0)
     with pytest.raises(ProtocolError, match="no offer is open"):
         replica.adopt(0, merged=True)
@@ -317,8 +315,8 @@ def test_the_default_dtype_of_the_user_changes_nothing(dtype):
     try:
         replica = Replica(model, manifest, codec_for("int4"), codec_for("int4"))
         assert replica.set_base_from_local(0).dtype == torch.float32
-        replica.snapshot(0)
-        replica.encode(0)
+        pending = replica.snapshot(0)
+        replica.encode(0, pending)
         again = merge(
             [codec_for("int4").encode(b) for b in bodies],
             [1.0, 2.0],
