@@ -159,6 +159,13 @@ def test_connections_are_encrypted_unless_somebody_asks_otherwise():
     assert not SecurityConfig(tls=False).tls
 
 
+def test_the_runtime_has_these_defaults():
+    assert RunConfig().network == NetworkConfig(
+        data_connections=4, piece_bytes=1 << 20, spool_mb=512, max_learners=1024
+    )
+    assert RunConfig().data == DataConfig(num_shards=0, seed=0)
+
+
 def test_the_limits_of_the_network_themselves_are_allowed():
     for connections, piece in [(1, 4096), (16, 16 << 20)]:
         network = NetworkConfig(data_connections=connections, piece_bytes=piece)

@@ -95,11 +95,14 @@ def test_no_entries_make_no_block(path: Path):
     assert sqlite3.connect(path).execute("SELECT count(*) FROM blocks").fetchone() == (len(BLOCKS),)
 
 
-def test_a_reader_sees_a_tape_that_is_still_being_written(tmp_path: Path):
-    tape = TapeFile(tmp_path / "tape.db")
+def test_a_reader_and_the_writer_do_not_hold_each_other_up(path: Path):
+    tape = TapeFile(path)
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    reading = tape_file.read(reader)
+    assert next(reading) == ENTRIES[0]
     tape.append(BLOCKS[0])
-    reader = sqlite3.connect(f"file:{tmp_path / 'tape.db'}?mode=ro", uri=True)
-    assert list(tape_file.read(reader)) == BLOCKS[0]
+    assert list(reading) == ENTRIES[1:]
+    assert list(tape_file.read(reader)) == ENTRIES + BLOCKS[0]
     reader.close()
     tape.close()
 
