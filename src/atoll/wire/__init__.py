@@ -1,0 +1,1 @@
+"""Frames and messages to bytes and back: versioned, bounded, and without any input or output."""
