@@ -1,0 +1,316 @@
+"""run.db: the records of a run, chained, in SQLite with a write-ahead log.
+
+A commit is one transaction. It is visible to readers at once, and with `sync` it is on the disk when it
+returns. SQLite in WAL mode gives both: FULL forces the log at every commit, NORMAL leaves that to the
+next forced one, which takes all before it along. Readers in other processes never wait and are never
+waited for.
+
+After a failed fsync the log may have lost pages that SQLite believes written. So a failure makes the
+ledger suspect: before the next transaction the whole log is copied into the database file and emptied (a
+checkpoint, which forces both to disk), and the newest record must be the one that was last acknowledged.
+Until that succeeds nothing is committed.
+
+The chain is chain_n = blake2b(chain_{n-1}, kind_n, 0, body_n). Every commit asserts that the chain ends
+where this process left it, so a second writer that got past the lock would be caught.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from atoll.core.records import Record
+from atoll.errors import ModelError, StoreError
+from atoll.numerics.manifest import Manifest
+from atoll.runtime import tape_file
+from atoll.runtime.store import tables
+from atoll.runtime.store.files import Files
+from atoll.runtime.store.interface import PreparedSnapshot
+from atoll.tape.entries import Entry
+
+__all__ = ["Ledger", "Refusal", "SnapshotRow", "damaged"]
+
+BUSY_S = 5.0
+"""Longest wait for another process that holds the database."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in tables.KINDS.items()}
+_kinds = {cls: kind for kind, cls in tables.KINDS.items()}
+
+
+class Refusal(Exception):
+    """A record that must not be committed; says why. Never leaves the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """A registered snapshot."""
+
+    name: str
+    record_id: int
+    merges: int
+    versions: tuple[int, ...]
+    digest: str
+    is_voided: bool
+    """Whether it holds versions that were rolled back since."""
+
+
+class Ledger:
+    """An open run.db. A failing disk raises `sqlite3.Error` or `OSError`, damage raises `StoreError`."""
+
+    def __init__(self, path: Path, files: Files, *, readonly: bool = False) -> None:
+        self.path = path
+        self._files = files
+        self._is_suspect = False
+        mode = "ro" if readonly else "rwc"
+        try:
+            # Python's own transactions are off: they would begin and end where we do not look.
+            uri = f"{path.resolve().as_uri()}?mode={mode}"
+            self._db = sqlite3.connect(
+                uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from error
+        try:
+            if not readonly:
+                self._create()
+            self._check_format()
+            self._tail = self._read_tail()
+            self.epoch = self._read_epoch()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, sqlite3.Error):
+                raise _unusable(path, error) from error
+            raise
+
+    @property
+    def last_id(self) -> int:
+        """The number of records."""
+        return self._tail[0]
+
+    def close(self) -> None:
+        """Close the database; an error of the disk now changes nothing that was acknowledged."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    # Writing
+
+    @contextlib.contextmanager
+    def transaction(self, *, sync: bool) -> Iterator[sqlite3.Connection]:
+        """All or nothing; with `sync`, on the disk when it returns."""
+        self._mend()
+        try:
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._files.step("commit", self.path)
+            self._db.execute("COMMIT")
+        except (OSError, sqlite3.Error):
+            self._is_suspect = True
+            raise
+        finally:
+            if self._db.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+
+    def commit(self, record: Record, *, sync: bool, lines: list[Entry]) -> None:
+        """Append a record, what follows from it, and tape lines."""
+        body, kind = _encode(record), _kinds[type(record)]
+        number, chain = self.last_id + 1, link(self._tail[1], kind, body)
+        with self.transaction(sync=sync) as db:
+            if self._read_tail() != self._tail:
+                raise Refusal("run.db was written by another process; only the holder of the lock may")
+            db.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (number, kind, body, chain))
+            tables.derive(db, number, record)
+            tape_file.append(db, lines)
+        self._tail = (number, chain)
+        self.epoch = record.epoch
+
+    def write_tape(self, lines: list[Entry]) -> None:
+        """Append tape lines; the next synced transaction forces them to disk."""
+        with self.transaction(sync=False) as db:
+            tape_file.append(db, lines)
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest, or check that it is the one already written."""
+        held = self.manifest()
+        if held is None:
+            with self.transaction(sync=True) as db:
+                _put_meta(db, "manifest", json.dumps(manifest.to_dict()))
+        elif difference := held.first_difference(manifest):
+            raise Refusal(f"the run has another model: {difference}")
+
+    def register(self, prepared: PreparedSnapshot, drop: list[str]) -> None:
+        """Make a snapshot count, and forget others."""
+        versions = json.dumps(prepared.versions)
+        row = (prepared.name, self.last_id, prepared.merges, versions, prepared.digest)
+        with self.transaction(sync=True) as db:
+            db.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, NULL)", row)
+            db.executemany("DELETE FROM snapshots WHERE name = ?", [(name,) for name in drop])
+
+    def _mend(self) -> None:
+        """After a failure: get everything acknowledged out of the log and onto the disk, or raise."""
+        if not self._is_suspect:
+            return
+        self._files.step("checkpoint", self.path)
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("a reader keeps the log from being repaired")
+        if self._read_tail() != self._tail:
+            raise sqlite3.DatabaseError("the newest record is not the one that was last committed")
+        self._is_suspect = False
+
+    # Reading
+
+    def records(self) -> list[Record]:
+        """Every record, each held against the chain; `StoreError` names the first one that does not fit."""
+        records: list[Record] = []
+        chain = b""
+        try:
+            # The casts: a value that somebody replaced with text is damage like any other.
+            rows = self._db.execute(
+                "SELECT id, CAST(kind AS TEXT), CAST(body AS BLOB), CAST(chain AS BLOB)"
+                " FROM records ORDER BY id"
+            )
+            for number, kind, body, found in rows:
+                chain = link(chain, kind, body)
+                if number != len(records) + 1 or chain != found:
+                    raise damaged(self.path, f"record {len(records) + 1} does not fit the digest chain")
+                records.append(_decoders[kind].decode(body))
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise damaged(self.path, f"record {len(records) + 1} cannot be read: {error}") from error
+        except (msgspec.MsgspecError, KeyError) as error:
+            why = f"record {len(records) + 1} is of a kind or shape that this Atoll does not know: {error}"
+            raise damaged(self.path, why) from error
+        return records
+
+    def manifest(self) -> Manifest | None:
+        """The manifest of the run, if there is one yet."""
+        text = self._meta("manifest")
+        try:
+            return None if text is None else Manifest.from_dict(json.loads(text))
+        except (ModelError, ValueError) as error:
+            raise damaged(self.path, f"the manifest cannot be read: {error}") from error
+
+    def has_seed(self) -> bool:
+        """Whether version 0 was committed."""
+        return self._db.execute("SELECT 1 FROM records WHERE kind = 'seed'").fetchone() is not None
+
+    def snapshots(self) -> list[SnapshotRow]:
+        """The registered snapshots, newest first."""
+        rows = self._db.execute(
+            "SELECT name, record_id, merges, versions, digest, voided_by FROM snapshots ORDER BY rowid DESC"
+        )
+        try:
+            return [
+                SnapshotRow(name, record_id, merges, _versions(versions), digest, voided_by is not None)
+                for name, record_id, merges, versions, digest, voided_by in rows
+            ]
+        except msgspec.MsgspecError as error:
+            raise damaged(self.path, f"the list of snapshots cannot be read: {error}") from error
+
+    def deltas_after(self, versions: tuple[int, ...]) -> set[str]:
+        """Digests of the deltas that lead from these versions to the newest ones."""
+        query = "SELECT delta_digest FROM commits WHERE fragment = ? AND version > ? AND voided_by IS NULL"
+        return {
+            digest
+            for fragment, version in enumerate(versions)
+            for (digest,) in self._db.execute(query, (fragment, version))
+        }
+
+    def entries(self) -> Iterator[Entry]:
+        """The tape, from its beginning; `TapeError` names a damaged block."""
+        return tape_file.read(self._db)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Whatever is read inside is of one instant."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    # Opening
+
+    def _create(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        if self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+            self._tail = (0, b"")
+            with self.transaction(sync=True) as db:
+                tables.create(db)
+                _put_meta(db, "format", str(tables.FORMAT))
+
+    def _check_format(self) -> None:
+        found = self._meta("format")
+        if found != str(tables.FORMAT):
+            raise StoreError(
+                f"{self.path} has format {found}, and this Atoll reads format {tables.FORMAT}.",
+                "Its records would be misread.",
+                "Use the version of Atoll that wrote it, or another run directory.",
+            )
+
+    def _meta(self, key: str) -> str | None:
+        row = self._db.execute(
+            "SELECT CAST(value AS TEXT), CAST(digest AS BLOB) FROM meta WHERE key = ?", (key,)
+        ).fetchone()
+        if row is not None and _meta_digest(key, row[0]) != row[1]:
+            raise damaged(self.path, f"the entry {key!r} does not have its digest")
+        return None if row is None else str(row[0])
+
+    def _read_tail(self) -> tuple[int, bytes]:
+        row = self._db.execute("SELECT id, chain FROM records ORDER BY id DESC LIMIT 1").fetchone()
+        return (row[0], row[1]) if row else (0, b"")
+
+    def _read_epoch(self) -> int:
+        row = self._db.execute(
+            "SELECT body FROM records WHERE kind = 'epoch' ORDER BY id DESC LIMIT 1"
+        ).fetchone()
+        try:
+            return int(_decoders["epoch"].decode(row[0]).epoch) if row else 0
+        except msgspec.MsgspecError as error:
+            raise damaged(self.path, f"the newest epoch record cannot be read: {error}") from error
+
+
+def _versions(text: str) -> tuple[int, ...]:
+    return msgspec.json.decode(text, type=tuple[int, ...])
+
+
+def link(previous: bytes, kind: str, body: bytes) -> bytes:
+    """The next digest of the chain."""
+    return hashlib.blake2b(previous + kind.encode() + b"\0" + body, digest_size=16).digest()
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> StoreError:
+    """Damage, or only a file that cannot be opened now."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return damaged(path, str(error))
+    return StoreError(
+        f"{path} cannot be opened: {error}.",
+        "The run can be neither read nor continued.",
+        "Check that the folder exists, may be written, and has space left.",
+    )
+
+
+def damaged(path: Path, why: str) -> StoreError:
+    """The error for a database that cannot be trusted."""
+    return StoreError(
+        f"{path} is damaged: {why}.",
+        "What the run has merged cannot be told from it, so nothing is started or changed.",
+        "Restore the run directory from a copy, or start a new run from an exported model.",
+    )
+
+
+def _put_meta(db: sqlite3.Connection, key: str, value: str) -> None:
+    db.execute("INSERT INTO meta VALUES (?, ?, ?)", (key, value, _meta_digest(key, value)))
+
+
+def _meta_digest(key: str, value: str) -> bytes:
+    return hashlib.blake2b(f"{key}\0{value}".encode(), digest_size=16).digest()

@@ -1,0 +1,269 @@
+"""A run directory: run.db, deltas, snapshots, and the lock of the one process that writes them.
+
+A round is committed in two steps. Its delta becomes a file; then one transaction of run.db, which names
+the file by digest, is the commit point. A crash between the two leaves a file that no record names:
+harmless, and deleted later. Without `sync`, a delta may be lost by a power cut, and its version with it;
+so a synced transaction first forces to disk every delta written since the last one.
+
+Deltas that lie before the second-newest usable snapshot are deleted when a snapshot is registered, and
+older snapshots with them, unless `durability.keep` is "all". The second-newest is kept so that damage to
+the newest costs nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from atoll.config import RunConfig
+from atoll.core.records import EpochRecord, Record
+from atoll.errors import StoreError
+from atoll.numerics.manifest import Manifest
+from atoll.numerics.outer import OuterState, digest
+from atoll.runtime.store import snapshots
+from atoll.runtime.store.files import Files, reason_of
+from atoll.runtime.store.interface import Found, PreparedSnapshot
+from atoll.runtime.store.ledger import Ledger, Refusal, SnapshotRow
+from atoll.runtime.store.lock import RunLock
+from atoll.runtime.store.rebuild import Base, rebuild
+from atoll.runtime.store.rules import Expected
+from atoll.runtime.store.settings import settle
+from atoll.tape.entries import Entry
+
+__all__ = ["RunStore", "read_found"]
+
+FAILURES = (OSError, sqlite3.Error, Refusal)
+
+
+class RunStore:
+    """The store of one run directory. Made by `open`."""
+
+    def __init__(
+        self, run_dir: Path, config: RunConfig, files: Files, ledger: Ledger, lock: RunLock | None
+    ) -> None:
+        self.run_dir = run_dir
+        self._config = config
+        self._files = files
+        self._ledger = ledger
+        self._lock = lock
+        self._expected = Expected(ledger.epoch, ledger.has_seed())
+        self._unsynced: dict[str, Path] = {}
+        """Deltas by digest that a power cut could still take."""
+        self._damaged: list[str] = []
+        """Snapshots that could not be read when the run was loaded."""
+
+    @classmethod
+    def open(
+        cls, run_dir: Path, config: RunConfig, *, readonly: bool = False, files: Files | None = None
+    ) -> RunStore:
+        """Open a run directory, or make one; `readonly` takes no lock and refuses every write.
+
+        Raises `StoreError` if another process holds it, if it is damaged, or if its settings are others.
+        Only `budget`, `network`, `security` and `durability.keep` may differ from the first start.
+        """
+        files = files or Files()
+        lock = None
+        try:
+            if not readonly:
+                files.make_folder(run_dir)
+                lock = RunLock(run_dir)
+                _prepare(files, run_dir, config)
+            ledger = Ledger(run_dir / "run.db", files, readonly=readonly)
+            try:
+                if not readonly:
+                    files.sync_folder(run_dir)
+                return cls(run_dir, config, files, ledger, lock)
+            except BaseException:
+                ledger.close()
+                raise
+        except BaseException as error:
+            if lock is not None:
+                lock.release()
+            if isinstance(error, (OSError, sqlite3.Error)):
+                raise _unusable(run_dir, error) from error
+            raise
+
+    def load(self) -> Found:
+        """Everything in the directory, every digest checked."""
+        found, self._damaged = read_found(self._ledger, self.run_dir, self._config, self._files)
+        return found
+
+    def put_manifest(self, manifest: Manifest) -> str:
+        """Keep the manifest, once."""
+        return self._try(lambda: self._ledger.put_manifest(manifest))
+
+    def put_seed(self, values: list[Tensor]) -> str:
+        """Keep version 0, durably."""
+        return self._try(lambda: self._put_seed(values))
+
+    def put_delta(self, digest: str, delta: Tensor, *, sync: bool) -> str:
+        """Keep a delta under its digest."""
+        return self._try(lambda: self._put_delta(digest, delta, sync=sync))
+
+    def commit(self, record: Record, *, sync: bool, lines: list[Entry]) -> str:
+        """The commit point of a record."""
+        return self._try(lambda: self._commit(record, sync=sync, lines=lines))
+
+    def write_tape(self, lines: list[Entry]) -> str:
+        """Keep tape lines."""
+        return self._try(lambda: self._ledger.write_tape(lines))
+
+    def write_snapshot(
+        self, merges: int, versions: tuple[int, ...], states: list[OuterState]
+    ) -> PreparedSnapshot:
+        """Write and verify the whole state, from any thread."""
+        if self._lock is None:
+            return PreparedSnapshot(merges, versions, reason=READONLY)
+        folder = self.run_dir / "snapshots"
+        return snapshots.write_snapshot(self._files, folder, merges, versions, states)
+
+    def register_snapshot(self, prepared: PreparedSnapshot) -> str:
+        """Make a prepared snapshot count, then delete what it makes needless."""
+        reason = prepared.reason or self._try(lambda: self._register(prepared))
+        if reason and prepared.name:
+            self._files.discard(self.run_dir / "snapshots" / prepared.name)
+        return reason
+
+    def take_snapshot(self, merges: int, versions: tuple[int, ...], states: list[OuterState]) -> str:
+        """Write a snapshot and register it."""
+        return self.register_snapshot(self.write_snapshot(merges, versions, states))
+
+    def close(self) -> None:
+        """Close the database and let the next process in."""
+        self._ledger.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # Inside
+
+    def _try(self, act: Callable[[], None]) -> str:
+        """Do something to the disk; a failure becomes its reason."""
+        if self._lock is None:
+            return READONLY
+        try:
+            act()
+        except FAILURES as error:
+            return reason_of(error)
+        return ""
+
+    def _put_seed(self, values: list[Tensor]) -> None:
+        if self._expected.has_seed:
+            raise Refusal("the run already has its initial weights")
+        self._expected.seed = ()
+        snapshots.write_seed(self._files, self.run_dir / "snapshots", values)
+        self._expected.seed = tuple(digest(tensor) for tensor in values)
+
+    def _put_delta(self, name: str, delta: Tensor, *, sync: bool) -> None:
+        path = snapshots.delta_path(self.run_dir / "deltas", name)
+        snapshots.write_delta(self._files, path, delta, sync=sync)
+        if sync:
+            self._unsynced.pop(name, None)
+        else:
+            self._unsynced[name] = path
+        self._expected.deltas.add(name)
+
+    def _commit(self, record: Record, *, sync: bool, lines: list[Entry]) -> None:
+        if objection := self._expected.objection(record):
+            raise Refusal(objection)
+        if sync:
+            self._sync_deltas()
+        self._ledger.commit(record, sync=sync, lines=lines)
+        self._expected.committed(record)
+
+    def _sync_deltas(self) -> None:
+        """Force to disk what was put without sync; what cannot be forced is written anew."""
+        folder = self.run_dir / "deltas"
+        for name, path in self._unsynced.items():
+            try:
+                self._files.sync_file(path)
+            except OSError:
+                delta = self._read_delta(name)
+                snapshots.write_delta(self._files, path, delta, sync=True)
+        if self._unsynced:
+            self._files.sync_folder(folder)
+            self._unsynced.clear()
+
+    def _read_delta(self, name: str) -> Tensor:
+        try:
+            return snapshots.read_delta(self._files, self.run_dir / "deltas", name)
+        except ValueError as error:
+            raise Refusal(f"the delta {name} was lost before it reached the disk: {error}") from error
+
+    def _register(self, prepared: PreparedSnapshot) -> None:
+        rows = self._ledger.snapshots()
+        second = next((row for row in rows if not row.is_voided and row.name not in self._damaged), None)
+        prunes = self._config.durability.keep == "recent" and second is not None
+        drop = [row.name for row in rows if row is not second] if prunes else []
+        self._sync_deltas()
+        self._ledger.register(prepared, drop)
+        if prunes and second is not None:
+            self._prune(second, drop)
+
+    def _prune(self, oldest: SnapshotRow, drop: list[str]) -> None:
+        """Delete the files of forgotten snapshots, and deltas that nothing needs; or else next time."""
+        for name in drop:
+            self._files.discard(self.run_dir / "snapshots" / name)
+        needed = self._ledger.deltas_after(oldest.versions) | self._expected.deltas
+        for path in (self.run_dir / "deltas").glob("*.safetensors"):
+            if path.stem not in needed:
+                self._files.discard(path)
+                self._unsynced.pop(path.stem, None)
+
+
+READONLY = "the run directory was opened for reading only"
+
+
+def read_found(ledger: Ledger, run_dir: Path, config: RunConfig, files: Files) -> tuple[Found, list[str]]:
+    """Read a whole run directory, as of one instant of its ledger; also names the damaged snapshots."""
+    with ledger.reading():
+        records, rows, manifest = ledger.records(), ledger.snapshots(), ledger.manifest()
+    folder = run_dir / "snapshots"
+
+    def bases(p: int) -> Iterator[Base]:
+        for row in rows:
+            if p < len(row.versions) and not _is_rolled_back(row, p, records):
+                read = partial(snapshots.read_fragment, files, folder / row.name, p, row.digest)
+                yield Base(row.versions[p], row.name, read)
+        yield Base(0, snapshots.SEED, partial(snapshots.read_seed, files, folder, p))
+
+    read_delta = partial(snapshots.read_delta, files, run_dir / "deltas")
+    result = rebuild(records, bases, read_delta, config)
+    return Found(result.state, result.fragments, manifest), result.damaged
+
+
+def _is_rolled_back(row: SnapshotRow, fragment: int, records: list[Record]) -> bool:
+    """Whether a snapshot's version of a fragment was given up after it was taken."""
+    return any(
+        rollback.fragment == fragment and rollback.to_version < row.versions[fragment]
+        for record in records[row.record_id :]
+        if isinstance(record, EpochRecord)
+        for rollback in record.rollbacks
+    )
+
+
+def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:
+    """Folders and settings, before the database is opened."""
+    is_new = not (run_dir / "run.db").exists()
+    if is_new and any((run_dir / "deltas").glob("*.safetensors")):
+        raise StoreError(
+            f"{run_dir / 'run.db'} is missing, but {run_dir / 'deltas'} is not empty.",
+            "A new run started here would delete what is left of the old one.",
+            "Restore run.db from a copy, or choose another run directory.",
+        )
+    settle(files, run_dir, config, is_new=is_new)
+    for folder in (run_dir / "deltas", run_dir / "snapshots"):
+        files.make_folder(folder)
+        files.discard_unfinished(folder)
+    files.discard_unfinished(run_dir)
+
+
+def _unusable(run_dir: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"The run directory {run_dir} cannot be used: {reason_of(error)}.",
+        "The run could not be kept, so it is not started.",
+        "Choose a directory that can be written, on a disk with space left.",
+    )
