@@ -50,7 +50,7 @@ def cut(message: Bulk, content: memoryview, piece_bytes: int) -> Iterator[tuple[
     packed = encode(message)
     if len(content) != message.num_bytes or len(packed) > MAX_PACKED:
         raise ProtocolError(
-            f"A {type(message).__name__} that announces {message.num_bytes} bytes ({len(packed)} itself) cannot "
+            f"A {type(message).__name__} of {message.num_bytes} bytes ({len(packed)} itself) cannot "
             f"carry {len(content)}.",
             "The other side could not put it together.",
             f"Give it the content that it describes, and at most {MAX_PACKED} bytes of description.",

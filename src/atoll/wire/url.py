@@ -94,7 +94,7 @@ def _host_and_port(text: str, place: str) -> tuple[str, int]:
     match = _HOST.match(place)
     host = match.group() if match else ""
     rest = place[len(host) :]
-    if not host or (rest and not rest.startswith(":")):
+    if not host or "@" in place or (rest and not rest.startswith(":")):
         raise JoinError(
             f"{_shown(text)} has no host that can be dialled.",
             "There is nobody to join.",
@@ -132,7 +132,7 @@ def _fingerprint(text: str, query: str, *, plain: bool) -> str:
     match = _KEY.fullmatch(value)
     if name != "key" or not match:
         raise JoinError(
-            f"The part after the question mark is not key=sha256- and 64 hex digits: {_shown(query)}.",
+            f"{_shown(text)} is not followed by ?key=sha256- and 64 hex digits.",
             "The syncer's certificate could not be checked. (A token does not belong in a URL.)",
             _COPY,
         )
@@ -140,5 +140,5 @@ def _fingerprint(text: str, query: str, *, plain: bool) -> str:
 
 
 def _shown(text: str) -> str:
-    """The text, short enough for a sentence, and without what stands before an @: it may be a secret."""
-    return repr(re.sub(r"//[^/@]*@", "//...@", text.strip())[:200])
+    """The URL without the parts in which somebody may have put a secret, and not at any length."""
+    return repr(re.sub(r"//[^/]*@", "//...@", text.strip().partition("?")[0])[:200])
