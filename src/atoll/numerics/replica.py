@@ -16,6 +16,9 @@ are replaced and never overwritten: the worker is given all it reads. A `Pending
 snapshot it was born with, so its offer may be released, and the next one taken, while its encode still
 runs. Its snapshot is only reused once it is settled, which the worker does after the encode.
 
+On a GPU a `Ferry` carries snapshots out and, in `overwrite`, staged versions in, so that the training
+thread queues copies and waits for none. `blend` and `rebase` compute on the host, and hold the loop for it.
+
 Adoption of a published fragment, in the words of `Adopt`:
 
     overwrite  local = published                            the paper
@@ -38,6 +41,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +51,7 @@ from atoll.core.params import ADOPT_MODES, Adopt
 from atoll.errors import ConfigError, ProtocolError
 from atoll.numerics.codec import Codec
 from atoll.numerics.feedback import Encoder
+from atoll.numerics.ferry import Cargo, CudaDevice, Ferry
 from atoll.numerics.local import LocalModel
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import apply_update
@@ -63,6 +69,8 @@ class Pending:
 
     base: Tensor
     snapshot: Tensor
+    arrival: Any = None
+    """On a GPU, the event after which the snapshot may be read."""
     settled: bool = False
 
 
@@ -72,6 +80,14 @@ class _Open:
 
     pending: Pending
     mark: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """The next base, and its copy on the GPU if there is one."""
+
+    version: Tensor
+    cargo: Cargo | None = None
 
 
 class Replica:
@@ -86,8 +102,13 @@ class Replica:
         adopt: Adopt = "overwrite",
         blend_alpha: float = 0.5,
         feedback: bool | None = None,
+        ferry: Ferry | None = None,
     ) -> None:
-        """`feedback` None leaves error feedback to the codec: on for eight bits and fewer."""
+        """Call on the training thread.
+
+        `feedback` None leaves error feedback to the codec: on for eight bits and fewer. `ferry` None
+        makes one if the model is on a CUDA device.
+        """
         _check_settings(adopt, blend_alpha)
         self.manifest = manifest
         self.publish_codec = publish_codec
@@ -99,10 +120,14 @@ class Replica:
         count = len(manifest.fragments)
         self._bases: list[Tensor | None] = [None] * count
         self._open: list[_Open | None] = [None] * count
-        self._staged: list[Tensor | None] = [None] * count
+        self._staged: list[_Staged | None] = [None] * count
         self._taken: list[list[Pending]] = [[] for _ in range(count)]  # not settled yet
         self._spare: list[deque[Tensor]] = [deque(maxlen=NUM_SPARES) for _ in range(count)]
         self._lent = False  # the parameters hold the merged model for a while
+        self._ferry = _ferry_for(self._local) if ferry is None else ferry
+        if self._ferry is not None:  # pinned memory is slow to get, and a boundary should not wait for it
+            for index, spares in enumerate(self._spare):
+                spares.append(self._room_for_snapshot(index))
 
     # ------------------------------------------------------------------ whole fragments
 
@@ -173,9 +198,11 @@ class Replica:
                 "A second one could count the same progress twice.",
                 "Abstain until the first is resolved.",
             )
-        base = self.base(fragment)
-        spares = self._spare[fragment]
-        pending = Pending(base, self.gather(fragment, spares.pop() if spares else None))
+        base, host = self.base(fragment), self._room_for_snapshot(fragment)
+        if self._ferry is None:
+            pending = Pending(base, self._local.gather(fragment, host))
+        else:
+            pending = Pending(base, host, self._ferry.lift(host, partial(self._local.gather, fragment)))
         self._open[fragment] = _Open(pending, pending.snapshot)
         self._taken[fragment].append(pending)
         return pending
@@ -188,7 +215,7 @@ class Replica:
                 "Its snapshot may hold another offer's values by now.",
                 "Encode an offer before it is settled.",
             )
-        delta = self._local.seen(fragment, pending.base, "delta").sub_(pending.snapshot)
+        delta = self._local.seen(fragment, pending.base, "delta").sub_(self._arrived(pending))
         return self._encoders[fragment].encode(delta, out)
 
     def release(self, fragment: int) -> None:
@@ -205,7 +232,7 @@ class Replica:
         pending.settled = True
         self._encoders[fragment].settle(merged)
         self._taken[fragment].remove(pending)
-        self._spare[fragment].append(pending.snapshot)
+        self._spare[fragment].append(self._arrived(pending))
 
     def resolve(self, fragment: int, merged: bool) -> None:
         """Release and settle the open offer, if there is one. Not during its encode."""
@@ -219,7 +246,7 @@ class Replica:
     def newest(self, fragment: int) -> Tensor:
         """The version that the next publish builds on: staged, else the base."""
         staged = self._staged[fragment]
-        return self.base(fragment) if staged is None else staged
+        return self.base(fragment) if staged is None else staged.version
 
     def next_base(self, fragment: int, newest: Tensor, body: Tensor) -> Tensor:
         """The version that a published body leads to from `newest`. Worker; changes nothing."""
@@ -229,13 +256,26 @@ class Replica:
         """A checked copy of a full fragment, to be staged. Worker; changes nothing."""
         return self._local.checked(fragment, values).clone()
 
-    def put_staged(self, fragment: int, version: Tensor) -> None:
-        """Let the next boundary adopt this version."""
-        self._staged[fragment] = version
+    def prefetch(self, version: Tensor) -> Cargo | None:
+        """Begin to bring a version to the GPU; hand the result to `put_staged`. Worker.
+
+        None where that does not help: on a CPU, in modes that compute on the host, or when too many
+        versions are under way already.
+        """
+        if self._ferry is None or self._adopt != "overwrite":
+            return None
+        return self._ferry.prefetch(version)
+
+    def put_staged(self, fragment: int, version: Tensor, cargo: Cargo | None = None) -> None:
+        """Let the next boundary adopt this version, in place of one staged before."""
+        self.unstage(fragment)
+        self._staged[fragment] = _Staged(version, cargo)
 
     def unstage(self, fragment: int) -> None:
         """Forget a staged version: an earlier life of the syncer published it."""
-        self._staged[fragment] = None
+        staged, self._staged[fragment] = self._staged[fragment], None
+        if staged is not None and staged.cargo is not None and self._ferry is not None:
+            self._ferry.drop(staged.cargo)
 
     def stage(self, fragment: int, body: Tensor) -> Tensor:
         """All of staging in one call, for callers without a worker. Returns the new base, for its digest."""
@@ -255,13 +295,14 @@ class Replica:
         would survive every blend and rebase.
         """
         self._check_own("adopt")
-        published, base, open_offer = self._staged[fragment], self._bases[fragment], self._open[fragment]
-        if published is None or (merged and open_offer is None):
-            missing = "publish is staged" if published is None else "offer is open that could be merged"
+        staged, base = self._staged[fragment], self._bases[fragment]
+        if staged is None or (merged and self._open[fragment] is None):
+            missing = "publish is staged" if staged is None else "offer is open that could be merged"
             raise ProtocolError(f"Fragment {fragment}: no {missing}.", now_what="Stage, then adopt once.")
+        published = staged.version
         self._bases[fragment], self._staged[fragment] = published, None
         if self._adopt == "overwrite" or reset or base is None:
-            self._local.scatter(fragment, published)
+            self._overwrite(fragment, staged)
         elif self._adopt == "blend":
             local = self.gather(fragment, borrow("local", published.numel())).mul_(self._alpha)
             share = torch.mul(published, 1.0 - self._alpha, out=borrow("share", published.numel()))
@@ -271,8 +312,16 @@ class Replica:
         if merged:
             self.resolve(fragment, merged=True)
 
+    def _overwrite(self, fragment: int, staged: _Staged) -> None:
+        if staged.cargo is None or self._ferry is None:
+            self._local.scatter(fragment, staged.version)
+        else:
+            self._ferry.land(staged.cargo, partial(self._local.scatter, fragment))
+
     def _rebase(self, fragment: int, published: Tensor, base: Tensor, merged: bool) -> None:
         open_offer = self._open[fragment]
+        if open_offer is not None:
+            self._arrived(open_offer.pending)
         origin = self._local.seen(fragment, base, "share")
         since = open_offer.mark if merged and open_offer is not None else origin
         progress = self.gather(fragment, borrow("local", published.numel())).sub_(since)
@@ -298,7 +347,7 @@ class Replica:
 
     def memory_bytes(self) -> int:
         """What the replica holds now beside the model: bases, snapshots, staged versions, residuals."""
-        held: list[Tensor | None] = [*self._bases, *self._staged]
+        held: list[Tensor | None] = [*self._bases, *(s.version for s in self._staged if s)]
         for index, encoder in enumerate(self._encoders):
             open_offer = self._open[index]
             held += [tensor for p in list(self._taken[index]) for tensor in (p.base, p.snapshot)]
@@ -308,6 +357,19 @@ class Replica:
     def _room(self, fragment: int) -> Tensor:
         return torch.empty(self.manifest.fragments[fragment].numel, dtype=torch.float32, device="cpu")
 
+    def _room_for_snapshot(self, fragment: int) -> Tensor:
+        if self._spare[fragment]:
+            return self._spare[fragment].pop()
+        if self._ferry is None:
+            return self._room(fragment)
+        return self._ferry.pinned(self.manifest.fragments[fragment].numel)
+
+    def _arrived(self, pending: Pending) -> Tensor:
+        """The snapshot, once it is in host memory."""
+        if self._ferry is not None and pending.arrival is not None:
+            self._ferry.arrived(pending.arrival)
+        return pending.snapshot
+
     def _check_own(self, call: str) -> None:
         if self._lent:
             raise ProtocolError(
@@ -315,6 +377,12 @@ class Replica:
                 "The parameters hold the merged model now, not this learner's values.",
                 "Leave the `with` block first.",
             )
+
+
+def _ferry_for(local: LocalModel) -> Ferry | None:
+    if local.device.type != "cuda":
+        return None
+    return Ferry(CudaDevice(local.device), max(fragment.numel for fragment in local.manifest.fragments))
 
 
 def _check_settings(adopt: str, blend_alpha: float) -> None:
