@@ -79,13 +79,10 @@ def summary_columns(status: Status) -> list[Column]:
 
 
 def split_columns(columns: Sequence[Column], width: int) -> list[list[Column]]:
-    """The columns as tables under each other, each as wide as fits: none is left out."""
-    tables: list[list[Column]] = [[]]
-    for column in columns:
-        if tables[-1] and not _fits([*tables[-1], column], width):
-            tables.append([])
-        tables[-1].append(column)
-    return tables
+    """The columns as few tables under each other as fit, of about equal width: none is left out."""
+    fewest = len(_filled(columns, width))
+    narrowest = next(w for w in range(1, width + 1) if len(_filled(columns, w)) == fewest)
+    return _filled(columns, narrowest)
 
 
 def learner_table(
@@ -98,7 +95,7 @@ def learner_table(
     table.add_column("learner", no_wrap=True, width=min(room, max([MIN_NAME_WIDTH, *map(len, names)])))
     for column in columns:
         table.add_column(
-            column.title,
+            Text(column.title),
             no_wrap=True,
             justify="left" if column.justify_left else "right",
             min_width=column.width,
@@ -107,7 +104,9 @@ def learner_table(
     for detail in shown:
         name = Text(plain(detail.get("name") or UNKNOWN))
         style = "dim" if detail.get("state") in GONE else ""  # its numbers are of the past
-        table.add_row(name, *(column.cell(detail) for column in columns), style=style)
+        cells = (column.cell(detail) for column in columns)
+        # A string would be read as markup, and an address or a device came from elsewhere.
+        table.add_row(name, *(Text(c) if isinstance(c, str) else c for c in cells), style=style)
     hidden = [detail for detail in details if not any(detail is row for row in shown)]
     return Group(table, Text(_counted(hidden), style="dim")) if hidden else table
 
@@ -165,6 +164,15 @@ def _shard(shard: object) -> str:
     if isinstance(shard, (list, tuple)):
         return "/".join(plain(part) for part in shard)
     return UNKNOWN if shard is None else plain(shard)
+
+
+def _filled(columns: Sequence[Column], width: int) -> list[list[Column]]:
+    tables: list[list[Column]] = [[]]
+    for column in columns:
+        if tables[-1] and not _fits([*tables[-1], column], width):
+            tables.append([])
+        tables[-1].append(column)
+    return tables
 
 
 def _taken(columns: Sequence[Column]) -> int:

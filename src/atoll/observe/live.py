@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
 from rich.text import Text
 
-from atoll.observe.formats import count, data_size, duration, loss, percent, si
+from atoll.observe.formats import count, data_size, duration, loss, percent, plain, si
 from atoll.observe.history import History, sparkline
 from atoll.observe.learners import details_of, learner_table, live_columns
 from atoll.observe.notes import Note, fresh, tell
@@ -147,7 +147,7 @@ def _line(status: Status, history: History) -> str:
     eta_s = history.eta_s() if eta_s is None else eta_s
     parts = [
         duration(status.get("uptime_s")),
-        f"{status.get('state') or 'waiting'} {progress_words(status)}",
+        f"{plain(status.get('state') or 'waiting')} {progress_words(status)}",
         budget_words(status),
         f"loss {loss(status.get('loss'))}",
         f"{si(status.get('tokens_per_s'))} {unit_of(status)}/s",

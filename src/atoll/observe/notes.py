@@ -20,7 +20,7 @@ __all__ = ["Line", "Note", "fresh", "tell"]
 Note = Mapping[str, Any]
 
 MAX_NAMES = 4
-"""Learners named in one sentence; the others are counted."""
+"""Learners named in one sentence; of more than these two are named and the others counted."""
 
 MOODS = {
     **dict.fromkeys(("killed", "lost", "store", "damage"), "wrong"),
@@ -111,8 +111,9 @@ def _sentence(kind: str, names: list[str], reason: str, num: int) -> str:
 def _listed(names: list[str]) -> str:
     if not names:
         return "somebody"
-    shown, rest = names[:MAX_NAMES], len(names) - MAX_NAMES
-    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
 def _times(num: int, noun: str) -> str:

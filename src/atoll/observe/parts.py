@@ -69,7 +69,8 @@ def head(status: Status, eta_s: float | None) -> RenderableType:
     second.add_column(ratio=1)
     for _ in range(3):
         second.add_column(no_wrap=True, justify="right")
-    bar = ProgressBar(total=1.0, completed=_fraction(status.get("progress")))
+    spent = _fraction(status.get("progress"))
+    bar = ProgressBar(total=1.0, completed=spent, complete_style="cyan", finished_style="green")
     left = Text(f"ETA {duration(eta_s)}" if eta_s is not None else "")
     second.add_row(bar, Text(progress_words(status)), Text(budget_words(status)), left)
     stacked = Table.grid(expand=True)

@@ -158,7 +158,7 @@ def _kill_table(kill: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(Text(plain(kill.get("event") or "a kill"), style="bold"), no_wrap=True)
     for row in rows:
-        table.add_column(plain(row.get("phase") or UNKNOWN), justify="right", no_wrap=True, min_width=8)
+        table.add_column(Text(plain(row.get("phase") or UNKNOWN)), justify="right", no_wrap=True, min_width=8)
     table.add_row("survivors together, steps/s", *(decimal(row.get("steps_per_s"), 1) for row in rows))
     table.add_row("held ms per step", *(millis(row.get("held_ms")) for row in rows))
     table.add_row("CPU ms per step", *(millis(row.get("cpu_ms")) for row in rows))

@@ -31,10 +31,12 @@ def bad_day() -> Status:
     return {
         "run": "gemma-tiny", "algorithm": "decoupled", "state": "training", "epoch": 1, "t": 328,
         "budget_ticks": 800, "budget_tokens": None, "progress": 0.41, "merges": 1312,
-        "merged_tokens": 2103552, "tokens": 2298112, "learner_steps": 1122, "alive": 4, "participating": 3, "merged": 3, "learners": 4,
+        "merged_tokens": 2103552, "tokens": 2298112, "learner_steps": 1122, "alive": 4, "participating": 3,
+        "merged": 3, "learners": 4,
         "goodput": 0.962, "participation": 0.914, "stall_fraction": 0.0011, "bytes_up": 12_412_000,
         "bytes_down": 49_100_000, "bits_per_param": {"up": 4.25, "down": 4.25}, "params": 213_504,
-        "fragments": 8, "interval_steps": 24, "quorum": 2, "tokens_per_s": 35120.0, "loss": 2.3187, "eta_s": 72.4,
+        "fragments": 8, "interval_steps": 24, "quorum": 2, "tokens_per_s": 35120.0, "loss": 2.3187,
+        "eta_s": 72.4,
         "durability": {"mode": "merge", "crash_cost": "nothing that a learner may have adopted is lost"},
         "problems": [], "uptime_s": 48.3, "unit": "tokens",
         "learner_details": [
