@@ -10,6 +10,12 @@
 5. Largest first, each unit goes to the lightest fragment. No fragment then exceeds N/P plus the largest
    unit. Ties are broken by name and offset, so that every learner finds the same cut.
 
+Names are those of the plain model: `torch.compile` and DistributedDataParallel wrap a module in another
+and put `_orig_mod.` or `module.` into every name, which the other learners need not know of.
+
+Buffers are never merged. A learner reports the float ones now and then, so that an exported model can
+hold their mean; whole numbers, like the count of batches of a BatchNorm, have no mean worth exporting.
+
 Paper: balanced tensor fragments by greedy bin packing, arXiv:2604.21428v1.
 """
 
@@ -17,19 +23,30 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import UninitializedParameter
 
 from atoll.errors import ModelError
 from atoll.numerics.manifest import Fragment, Manifest, Rule, Storage, Unit
 
-__all__ = ["Fragment", "Manifest", "Rule", "Storage", "Unit", "partition", "trainable"]
+__all__ = [
+    "Fragment",
+    "Manifest",
+    "Rule",
+    "Storage",
+    "Unit",
+    "float_buffers",
+    "load_buffers",
+    "partition",
+    "plain_name",
+    "trainable",
+]
 
 _EXCHANGED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -57,8 +74,12 @@ def partition(model: nn.Module, num_fragments: int, merge_rule: Rule = "rda") ->
     return Manifest(
         storages=storages,
         fragments=_pack(slices, storages, num_fragments),
-        frozen=tuple(n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad),
-        buffers=tuple(name for name, _ in model.named_buffers(remove_duplicate=False)),
+        frozen=tuple(
+            plain_name(model, name)
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if not parameter.requires_grad
+        ),
+        buffers=tuple(plain_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False)),
     )
 
 
@@ -70,7 +91,7 @@ def trainable(model: nn.Module) -> list[tuple[Storage, nn.Parameter]]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
             identity = _identity(parameter)
-            names.setdefault(identity, []).append(name)
+            names.setdefault(identity, []).append(plain_name(model, name))
             found.setdefault(identity, parameter)
     return [
         (
@@ -84,6 +105,56 @@ def trainable(model: nn.Module) -> list[tuple[Storage, nn.Parameter]]:
         )
         for identity, parameter in found.items()
     ]
+
+
+def plain_name(model: nn.Module, name: str) -> str:
+    """The name of a parameter, buffer or module of `model` without what wrappers put into it."""
+    plain: list[str] = []
+    inside: object = model
+    for part in name.split("."):
+        if not _wraps(inside, part):
+            plain.append(part)
+        inside = getattr(inside, part, None)
+    return ".".join(plain)
+
+
+def float_buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """The persistent float buffers of a model, each once, with their plain names. Not copied.
+
+    Buffers that are not part of the state dict are computed from the configuration, and stay out.
+    """
+    kept = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        for name in module._buffers
+        if name not in module._non_persistent_buffers_set
+    }
+    return [
+        (plain_name(model, name), buffer)
+        for name, buffer in model.named_buffers()
+        if name in kept and buffer.is_floating_point()
+    ]
+
+
+def load_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Copy values into the float buffers of these names, in place; the others stay as they are.
+
+    Raises `ModelError`, before anything is changed, if a name or a shape is not this model's.
+    """
+    here = dict(float_buffers(model))
+    for name, value in values.items():
+        if name not in here or here[name].shape != value.shape:
+            found = (
+                f"has shape {list(here[name].shape)}" if name in here else "is not one of its float buffers"
+            )
+            raise ModelError(
+                f"Buffer {name} with shape {list(value.shape)} does not fit this model, where it {found}.",
+                "It comes from another model.",
+                "Build the model with the run's configuration and code.",
+            )
+    with torch.no_grad():
+        for name, value in values.items():
+            here[name].copy_(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +248,12 @@ def _check_memory(model: nn.Module) -> None:
                 "It cannot be cut into fragments.",
                 "Run one forward pass through the lazy modules before joining.",
             )
+        if parameter.requires_grad and hasattr(parameter, "device_mesh"):
+            raise ModelError(
+                f"Parameter {name} is sharded over several ranks (DTensor).",
+                "This process holds a part of it only, and could not offer or adopt the whole.",
+                "Join with a model that is whole on every rank, for example under DistributedDataParallel.",
+            )
         if parameter.requires_grad and parameter.numel() and parameter.device.type != "meta":
             reach = sum((n - 1) * step for n, step in zip(parameter.shape, parameter.stride(), strict=True))
             start = parameter.data_ptr()
@@ -190,6 +267,12 @@ def _check_memory(model: nn.Module) -> None:
                 "Their values would be exchanged twice and overwrite each other.",
                 "Tie whole parameters (module.weight = other.weight), or give one of them its own memory.",
             )
+
+
+def _wraps(module: object, part: str) -> bool:
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        return part == "module"
+    return part == "_orig_mod"  # torch.compile; its class is not worth the import of the compiler
 
 
 def _weights_of(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[int]:
