@@ -44,7 +44,8 @@ REMEMBERED = 256
 def cut(message: Bulk, content: memoryview, piece_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
     """The pieces of a message, each as a prefix and a part of the content: together a frame's body.
 
-    Content of no bytes is one empty piece. Nothing is copied.
+    Content of no bytes is one empty piece. Nothing is copied. `ProtocolError` at once if the content is not
+    what the message announces.
     """
     content = content.cast("B")
     packed = encode(message)
@@ -55,8 +56,14 @@ def cut(message: Bulk, content: memoryview, piece_bytes: int) -> Iterator[tuple[
             "The other side could not put it together.",
             f"Give it the content that it describes, and at most {MAX_PACKED} bytes of description.",
         )
+    return _pieces(kind_of(message), packed, content, piece_bytes)
+
+
+def _pieces(
+    kind: int, packed: bytes, content: memoryview, piece_bytes: int
+) -> Iterator[tuple[bytes, memoryview]]:
     for offset in range(0, max(len(content), 1), piece_bytes):
-        prefix = _PREFIX.pack(kind_of(message), len(packed), offset)
+        prefix = _PREFIX.pack(kind, len(packed), offset)
         yield prefix + packed, content[offset : offset + piece_bytes]
 
 

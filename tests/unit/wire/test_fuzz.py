@@ -18,7 +18,7 @@ from atoll.wire.frames import UNTRUSTED_BYTES, Reader, pack_header
 from atoll.wire.messages import BULK, KINDS, PIECE, decode, encode, kind_of
 from tests.unit.wire.samples import RUN, body_of, draw, feed
 
-SEEDS = range(300)
+SEEDS = range(100)
 TYPES = tuple(kind.message for kind in KINDS)
 KINDS_TO_TRY = (*(kind.number for kind in KINDS), PIECE, 0, 255)
 
