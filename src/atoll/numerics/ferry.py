@@ -156,7 +156,7 @@ class CudaDevice:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._side = torch.cuda.Stream(device)
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def empty(self, numel: int) -> Tensor:
         """Device memory for f32 values."""
@@ -176,7 +176,7 @@ class CudaDevice:
 
     def record(self) -> torch.cuda.Event:
         """An event on the current stream. `blocking`: who waits for it sleeps instead of spinning."""
-        event = torch.cuda.Event(blocking=True)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has no types here
         event.record(torch.cuda.current_stream(self._device))
         return event
 

@@ -152,4 +152,4 @@ def _finite(values: Tensor) -> bool:
 
 
 def _bytes_of(values: Tensor) -> memoryview:
-    return memoryview(values.view(torch.uint8).numpy()).toreadonly()
+    return values.view(torch.uint8).numpy().data.toreadonly()

@@ -1,7 +1,9 @@
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed
 from torch import nn
-from torch.distributed import HashStore, destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll.errors import ModelError
@@ -16,9 +18,15 @@ F32 = codec_for("f32")
 @pytest.fixture
 def one_rank():
     """A process group of this process alone."""
-    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]  # exported in practice
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
-    destroy_process_group()
+    torch.distributed.destroy_process_group()
+
+
+def compiled(model: nn.Module) -> Any:
+    """A wrapper that is a module too, although its type does not say so."""
+    return torch.compile(model, backend="eager")
 
 
 class Normed(nn.Module):
@@ -28,9 +36,10 @@ class Normed(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(3)
         self.inner = nn.Module()
-        self.inner.register_buffer("scale", torch.ones(2))
+        shared = torch.ones(2)
+        self.inner.register_buffer("scale", shared)
         self.inner.register_buffer("angles", torch.ones(4), persistent=False)
-        self.register_buffer("again", self.inner.scale)
+        self.register_buffer("again", shared)
         self.register_buffer("mask", torch.ones(2, dtype=torch.bool))
 
 
@@ -38,19 +47,17 @@ FLOATS = ["again", "norm.running_mean", "norm.running_var"]
 
 
 def test_names_of_a_compiled_model_are_those_of_the_plain_one():
-    compiled = torch.compile(Tied(), backend="eager")
-    assert partition(compiled, 3).to_dict() == partition(Tied(), 3).to_dict()
-    partly = Tied()
-    partly.mix = torch.compile(partly.mix, backend="eager")
+    assert partition(compiled(Tied()), 3).to_dict() == partition(Tied(), 3).to_dict()
+    partly: Any = Tied()
+    partly.mix = compiled(partly.mix)
     assert partition(partly, 3).to_dict() == partition(Tied(), 3).to_dict()
 
 
 def test_names_of_a_distributed_model_are_those_of_the_plain_one(one_rank):
     plain = partition(Tied(), 3).to_dict()
     assert partition(DistributedDataParallel(Tied()), 3).to_dict() == plain
-    compiled = torch.compile(DistributedDataParallel(Tied()), backend="eager")
-    assert partition(compiled, 3).to_dict() == plain
-    partly = Tied()
+    assert partition(compiled(DistributedDataParallel(Tied())), 3).to_dict() == plain
+    partly: Any = Tied()
     partly.mix = DistributedDataParallel(partly.mix)
     assert partition(partly, 3).to_dict() == plain
 
@@ -63,14 +70,13 @@ def test_a_users_own_attribute_called_module_keeps_its_name():
 
 
 def test_a_compiled_model_trains_on_after_an_adoption():
-    model = nn.Linear(4, 1, bias=False)
-    compiled = torch.compile(model, backend="eager")
-    optimizer = torch.optim.AdamW(compiled.parameters(), lr=0.1)
-    replica = Replica(compiled, partition(compiled, 1), F32, F32)
+    model = compiled(nn.Linear(4, 1, bias=False))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    replica = Replica(model, partition(model, 1), F32, F32)
     replica.set_base_from_local(0)
 
     def step():
-        loss = compiled(torch.ones(2, 4)).square().mean()
+        loss = model(torch.ones(2, 4)).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -118,12 +124,12 @@ def test_a_frozen_parameter_may_be_anywhere():
 def test_float_buffers_are_listed_once_and_only_those_of_the_state_dict():
     model = Normed()
     assert sorted(name for name, _ in float_buffers(model)) == FLOATS
-    assert sorted(name for name, _ in float_buffers(torch.compile(model, backend="eager"))) == FLOATS
+    assert sorted(name for name, _ in float_buffers(compiled(model))) == FLOATS
     assert float_buffers(nn.Linear(2, 2)) == []
 
 
 def test_buffers_are_loaded_in_place_and_the_others_stay():
-    model = Normed()
+    model: Any = Normed()
     held = model.norm.running_mean
     load_buffers(model, {"norm.running_mean": torch.full((3,), 7.0), "again": torch.zeros(2)})
     assert model.norm.running_mean is held
@@ -141,7 +147,7 @@ def test_buffers_are_loaded_in_place_and_the_others_stay():
     ],
 )
 def test_buffers_of_another_model_are_refused_before_anything_changes(name, shape, says):
-    model = Normed()
+    model: Any = Normed()
     with pytest.raises(ModelError, match=says):
         load_buffers(model, {"norm.running_mean": torch.ones(3), name: torch.ones(shape)})
     assert model.norm.running_mean.tolist() == [0.0] * 3
