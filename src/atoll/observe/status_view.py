@@ -49,11 +49,12 @@ class _Page:
         yield from _durability(status)
         yield from problem_lines(status)
         details = details_of(status)
-        if not details:
-            yield Text("\nno learner has joined yet", style="dim")
-        for columns in split_columns(status_columns(status), width) if details else ():
+        tables = split_columns(status_columns(status), width) if details else []
+        for columns in tables:
             yield Text()
             yield learner_table(details, columns, width, self.max_rows)
+        if not details:
+            yield Text("\nno learner has joined yet", style="dim")
         if lines := tell(status.get("notes") or ())[-MAX_EVENTS:]:
             yield Text()
             yield event_lines(lines)

@@ -44,6 +44,7 @@ FRAMES: dict[str, Callable[[], str]] = {
     "live_first_80": lambda: draw(render(samples.first_moment(), History(), 80), 80),
     "log": log,
     "status_80": lambda: draw(render_status(samples.bad_day()), 80),
+    "status_first_80": lambda: draw(render_status(samples.first_moment()), 80),
     "status_110": lambda: draw(render_status(samples.bad_day()), 110),
     "summary_80": lambda: draw(render_summary(samples.summary()), 80),
     "summary_110": lambda: draw(render_summary(samples.summary()), 110),

@@ -83,6 +83,13 @@ def test_a_run_that_falls_back_or_stands_still_has_no_time_left_to_tell():
     assert history.eta_s() is None
 
 
+def test_after_a_fall_back_only_the_new_pace_counts():
+    history = History()
+    for now_s, progress in ((0.0, 0.5), (1.0, 0.6), (2.0, 0.1), (4.0, 0.3)):
+        history.add(now_s, {"progress": progress})
+    assert history.eta_s() == pytest.approx(7.0)
+
+
 def test_an_empty_status_is_taken_in():
     history = History()
     history.add(0.0, {})
