@@ -22,13 +22,13 @@ __all__ = ["permutation", "stream"]
 
 def stream(shard: Shard, num_examples: int, batch_size: int, cursor: int) -> Iterator[Tensor]:
     """Indices of the examples of batch `cursor`, `cursor + 1`, ... of a shard, for ever."""
-    mine = torch.arange(shard.index, num_examples, shard.count)
-    if len(mine) == 0:
+    if num_examples < shard.count:
         raise RecipeError(
             f"The training data has {num_examples} examples but the run has {shard.count} shards.",
-            f"Shard {shard.index} would be empty, and its learner could not take a step.",
+            "Some shards would be empty, and their learners could not take a step.",
             f"Set data.num_shards to {num_examples} or less, or bring more data.",
         )
+    mine = torch.arange(shard.index, num_examples, shard.count)
     return _stream(shard, mine, batch_size, cursor * batch_size)
 
 

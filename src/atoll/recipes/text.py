@@ -64,7 +64,7 @@ def read(data: str | None, train_bytes: int, heldout_bytes: int) -> Texts:
 
 
 def resolve(data: str | None) -> str | None:
-    """The name of a text as processes elsewhere on this machine find it; one that cannot be had is refused."""
+    """The name of a text as any process on this machine finds it; one that cannot be had is refused."""
     if data is None:
         return None
     if hub.is_hub(data):
