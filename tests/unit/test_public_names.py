@@ -14,14 +14,17 @@ PUBLIC = [
     "CodecError",
     "ConfigError",
     "JoinError",
+    "Learner",
     "ModelError",
     "ProtocolError",
     "RecipeError",
     "RunConfig",
     "StoreError",
+    "Syncer",
     "TapeError",
     "WireError",
     "__version__",
+    "join",
 ]
 
 

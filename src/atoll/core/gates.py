@@ -75,8 +75,8 @@ def is_well_formed(message: Message, num_fragments: int) -> bool:
         fits = len(message.holdings) == num_fragments and message.held_on < num_fragments
         return fits and min(counts) >= 0 and max(counts) <= LARGEST_COUNT
     if isinstance(message, Header):
-        counts = (message.start, message.end, message.steps)
-        if len(message.bases) != num_fragments or max(map(abs, counts)) > LARGEST_COUNT:
+        largest = max(abs(message.start), abs(message.end), message.steps)
+        if len(message.bases) != num_fragments or largest > LARGEST_COUNT:
             return False
     return 0 <= getattr(message, "fragment", 0) < num_fragments
 

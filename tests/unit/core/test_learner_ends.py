@@ -5,7 +5,8 @@ from __future__ import annotations
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
-from tests.unit.core.by_hand import NAME, PARAMS, SECOND, learner, notes, only, told
+from atoll.core.params import SECOND
+from tests.unit.core.by_hand import NAME, PARAMS, learner, notes, only, told
 
 
 def test_a_fenced_learner_stops():

@@ -1,0 +1,1 @@
+"""Real training: sockets, threads, disks and processes around the machines of `core`."""

@@ -1,0 +1,343 @@
+"""One socket, TLS or plain, that carries frames both ways without ever blocking.
+
+Outward, frames wait in a queue; when it is empty a `feed`, if there is one, is asked for the next frame,
+so that bulk data is cut only as fast as the link takes it. Inward, bytes are received straight into the
+reader's buffers. Whatever goes wrong (the other side closed, a bad frame, a bad certificate) closes the
+connection with a reason, once; nothing is raised out of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from atoll.errors import AtollError
+from atoll.runtime.loop import READ, WRITE, Loop
+from atoll.wire.frames import Frame, Reader, pack_header
+
+__all__ = ["Connection", "Handlers", "Outgoing", "tune"]
+
+log = logging.getLogger("atoll")
+
+READ_TURN = 4 << 20
+WRITE_TURN = 4 << 20
+"""Bytes moved before other sockets have their turn."""
+MAX_QUEUED = 64 << 20
+"""A peer that lets this many bytes of control messages pile up is cut off; bulk data is fed, not queued."""
+SMALL = 16 << 10
+"""Parts up to this size are joined into one write, and one TLS record."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A frame to be sent."""
+
+    kind: int
+    parts: tuple[bytes | memoryview, ...]
+    epoch: int = 0
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Handlers:
+    """What a connection tells its owner. `on_close` comes exactly once, with the reason."""
+
+    on_open: Callable[[Connection], None]
+    on_frame: Callable[[Connection, Frame], None]
+    on_close: Callable[[Connection, str], None]
+    feed: Callable[[Connection], Outgoing | None] | None = None
+
+
+Piece: TypeAlias = bytes | memoryview
+
+
+@dataclass(eq=False)
+class Connection:
+    """See the module. Everything here happens on the loop's thread."""
+
+    loop: Loop
+    sock: socket.socket
+    run: int
+    limit: int
+    handlers: Handlers
+    context: ssl.SSLContext | None = None
+    is_server: bool = False
+    state: str = "new"
+    """new, connecting, handshaking, open, closed."""
+    reader: Reader = field(init=False)
+    peer: str = ""
+    num_received: int = 0
+    num_sent: int = 0
+    heard_ns: int = 0
+    sequence: int = 0
+    queue: deque[Piece] = field(default_factory=deque)
+    num_queued: int = 0
+    is_closing: bool = False
+
+    def __post_init__(self) -> None:
+        self.reader = Reader(self.limit)
+        self.sock.setblocking(False)
+        self.heard_ns = self.loop.now_ns()
+
+    # Opening
+
+    def accept(self) -> None:
+        """Begin as the side that was dialled."""
+        self._name_peer()
+        self._secure()
+
+    def connect(self, address: tuple[str, int]) -> None:
+        """Begin as the side that dials; the name must be resolved already."""
+        self.state = "connecting"
+        try:
+            code = self.sock.connect_ex(address)
+        except OSError as error:
+            self.close(_reason(error))
+            return
+        if code not in (0, 115, 36):  # EINPROGRESS on Linux and on macOS
+            self.close(_reason(OSError(code, "")))
+            return
+        self._watch(WRITE)
+
+    def _secure(self) -> None:
+        if self.context is None:
+            self._opened()
+            return
+        if self.state == "connecting":
+            self._watch(0)  # wrapping makes a new socket object of the same descriptor
+        self.state = "handshaking"
+        try:
+            self.sock = self.context.wrap_socket(
+                self.sock,
+                server_side=self.is_server,
+                do_handshake_on_connect=False,
+                suppress_ragged_eofs=False,
+            )
+        except (OSError, ValueError) as error:
+            self.close(_reason(error))
+            return
+        self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        assert isinstance(self.sock, ssl.SSLSocket)
+        try:
+            self.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._watch(READ)
+        except ssl.SSLWantWriteError:
+            self._watch(WRITE)
+        except (OSError, ValueError) as error:
+            self.close(_reason(error))
+        else:
+            self._opened()
+
+    def _opened(self) -> None:
+        self.state = "open"
+        self._watch(READ)
+        self._guard(self.handlers.on_open, self)
+        if self.state == "open":
+            self._flush()
+
+    def _name_peer(self) -> None:
+        try:
+            peer = self.sock.getpeername()
+        except OSError:
+            return
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The other side's certificate, DER."""
+        return self.sock.getpeercert(binary_form=True) if isinstance(self.sock, ssl.SSLSocket) else None
+
+    # Sending
+
+    def send(self, frame: Outgoing) -> None:
+        """Queue a control frame and send what the socket takes now."""
+        if self.state == "closed" or self.is_closing:
+            return
+        self._enqueue(frame)
+        if self.num_queued > MAX_QUEUED:
+            self.close(f"{self.num_queued} bytes wait for a peer that does not read")
+        elif self.state == "open":
+            self._flush()
+
+    def wake(self) -> None:
+        """The feed has something again."""
+        if self.state == "open" and not self.queue:
+            self._flush()
+
+    def _enqueue(self, frame: Outgoing) -> None:
+        header = pack_header(
+            frame.kind, self.run, frame.epoch, frame.incarnation, self.sequence, *frame.parts
+        )
+        self.sequence += 1
+        small = [header]
+        for part in frame.parts:
+            if len(part) <= SMALL:
+                small.append(bytes(part))
+            else:
+                self._append(b"".join(small))
+                small = []
+                self._append(memoryview(part))
+        if small:
+            self._append(b"".join(small))
+
+    def _append(self, piece: Piece) -> None:
+        if len(piece):
+            self.queue.append(piece)
+            self.num_queued += len(piece)
+
+    def _flush(self) -> None:
+        budget = WRITE_TURN
+        wants = READ
+        try:
+            while budget > 0:
+                if not self.queue and not self._fetch():
+                    break
+                piece = self.queue[0]
+                sent = self.sock.send(piece)
+                budget -= sent
+                self.num_sent += sent
+                self.num_queued -= sent
+                if sent == len(piece):
+                    self.queue.popleft()
+                else:
+                    self.queue[0] = memoryview(piece)[sent:]
+            else:
+                wants |= WRITE
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
+            wants |= WRITE
+        except (OSError, ValueError) as error:
+            self.close(_reason(error))
+            return
+        if self.is_closing and not self.queue:
+            self.close("closed by this side")
+            return
+        self._watch(wants)
+
+    def _fetch(self) -> bool:
+        if self.handlers.feed is None or self.is_closing:
+            return False
+        frame = self.handlers.feed(self)
+        if frame is None:
+            return False
+        self._enqueue(frame)
+        return True
+
+    # Receiving
+
+    def _ready(self, mask: int) -> None:
+        if self.state == "connecting":
+            self._connected()
+        elif self.state == "handshaking":
+            self._shake_hands()
+        elif self.state == "open":
+            if mask & WRITE:
+                self._flush()
+            if mask & READ and self.state == "open":
+                self._guard(self._receive)
+
+    def _connected(self) -> None:
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.close(_reason(OSError(code, "")))
+        else:
+            self._name_peer()
+            self._secure()
+
+    def _receive(self) -> None:
+        budget = READ_TURN
+        self.heard_ns = self.loop.now_ns()
+        try:
+            while budget > 0 and self.state == "open":
+                count = self.sock.recv_into(self.reader.buffer())
+                if count == 0:
+                    self.close("the other side closed the connection")
+                    return
+                budget -= count
+                self.num_received += count
+                frame = self.reader.advance(count)
+                if frame is not None:
+                    self.handlers.on_frame(self, frame)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
+            return
+        except (OSError, ValueError) as error:
+            self.close(_reason(error))
+            return
+        if self.state == "open":  # TLS may hold bytes that no selector will announce
+            self.loop.call(self._ready, READ)
+
+    def trust(self, limit: int | None = None) -> None:
+        """Past the door: from here on every frame must carry this run, and may be larger."""
+        self.reader.run = self.run
+        self.reader.limit = self.limit if limit is None else limit
+
+    # Closing
+
+    def finish(self) -> None:
+        """Close once everything queued has been sent."""
+        self.is_closing = True
+        if not self.queue:
+            self.close("closed by this side")
+
+    def close(self, reason: str) -> None:
+        """Close now; the owner hears of it once."""
+        if self.state == "closed":
+            return
+        if self.state != "new":
+            self._watch(0)
+        self.state = "closed"
+        self.queue.clear()
+        self.num_queued = 0
+        try:
+            self.sock.close()
+        except OSError as error:
+            log.debug("closing %s: %s", self.peer, error)
+        self.handlers.on_close(self, reason)
+
+    def _watch(self, mask: int) -> None:
+        self.loop.watch(self.sock, mask, self._ready)
+
+    def _guard(self, what: Callable[..., None], *args: object) -> None:
+        """A peer's mistake ends its own connection and nothing else."""
+        try:
+            what(*args)
+        except AtollError as error:
+            self.close(f"{type(error).__name__}: {error.what}")
+
+
+def tune(sock: socket.socket, *, bulk: bool) -> None:
+    """Small messages leave at once; bulk keeps little unsent in the kernel, and prefers bbr where it
+    exists."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if not bulk:
+        return
+    for option, value in ((_NOTSENT_LOWAT, 256 << 10), (_CONGESTION, b"bbr")):
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        except OSError as error:
+            log.debug("socket option %d: %s", option, error)
+
+
+_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError):
+        return "the other side closed the connection"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

@@ -1,0 +1,349 @@
+"""The learner that users hold: one call per optimizer step, and nothing of it waits for a network.
+
+`step()` notes the tokens, gives the machine its boundary (copying at most the fragments that are due or have
+arrived), and sets the learning rate if a schedule was given. Everything else, encoding, sending, receiving,
+decoding, the tape, the saved cursor, happens on other threads. When the process ends, or gets SIGTERM, the
+learner says goodbye; if it dies instead, nobody minds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atoll.config import RunConfig
+from atoll.core import commands as do
+from atoll.core import events as ev
+from atoll.core.members import NAME
+from atoll.errors import JoinError
+from atoll.numerics.partition import float_buffers
+from atoll.recipes import Shard
+from atoll.runtime.learner_shell import LearnerShell, bytes_of
+from atoll.runtime.loop import Loop
+from atoll.runtime.stopwatch import Stopwatch, percentile, process_cpu_ns
+from atoll.runtime.tape_file import TapeFile
+from atoll.runtime.uplink import Uplink
+from atoll.runtime.worker import Worker
+from atoll.wire import messages as wire
+
+__all__ = ["Learner"]
+
+log = logging.getLogger("atoll")
+
+HOUSEKEEPING_NS = 1_000_000_000
+GOODBYE_S = 5.0
+"""Longest wait for the last messages to leave when the learner does."""
+
+Schedule = Callable[[float], float]
+
+
+@dataclass(eq=False)
+class Learner:
+    """A place in a run. Made by `atoll.join`."""
+
+    name: str
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    config: RunConfig
+    schedule: Schedule | None
+    state_dir: Path | None
+    shell: LearnerShell
+    uplink: Uplink
+    loop: Loop
+    worker: Worker
+    on_left: list[Callable[[], None]] = field(default_factory=list)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    merged_tokens: int = 0
+    """Of the whole run, summed over fragments, as the syncer last said."""
+    tape: TapeFile | None = None
+    ended: str = ""
+    """Why this learner no longer takes part, if it does not."""
+    _pid: int = field(default_factory=os.getpid)
+    _loss: float | Tensor | None = None
+    _cursor: Any = None
+    _is_cursor_saved: bool = True
+    _has_left: bool = False
+    _base_rates: list[float] = field(default_factory=list)
+    _heard: tuple[int, int] = (0, 0)
+    """Global tick, and the own clock when it was heard."""
+    _leaving: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        if self.optimizer is not None:
+            groups = self.optimizer.param_groups
+            self._base_rates = [float(group.get("initial_lr", group["lr"])) for group in groups]
+        self._buffers = float_buffers(self.model)
+        self._set_rate()
+
+    # What users call
+
+    def step(self, *, tokens: int, loss: float | Tensor | None = None) -> None:
+        """Once per optimizer step, with the tokens (or samples) it was trained on. Never blocks on the
+        network."""
+        if os.getpid() != self._pid:
+            raise JoinError(
+                f"step() was called in process {os.getpid()}, but {self.name} joined in process {self._pid}.",
+                "A forked process has no connection to the run.",
+                "Call step() where you called join(), and leave data loading to the workers.",
+            )
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+            raise JoinError(
+                f"step(tokens={tokens!r}): tokens must be a whole number of at least 0.",
+                "Merges are weighted by tokens, so a guess would spoil them.",
+                "Pass the number of tokens or samples in the batch, for example input_ids.numel().",
+            )
+        self.watch.enter(self.loop.now_ns(), tokens)
+        if loss is not None:
+            self._loss = loss.detach() if isinstance(loss, Tensor) else float(loss)
+        if not self._has_left and not self.ended:
+            self.shell.boundary(tokens, self.watch.step_ns, self.watch.held_ns)
+            self._follow()
+        self.watch.leave(self.loop.now_ns())
+
+    @property
+    def progress(self) -> float:
+        """Share of the run's budget that is spent, 0 to 1; extrapolated between two words of the syncer."""
+        budget, ticks = self.config.budget, self.global_step
+        share = ticks / budget.ticks if budget.ticks else 0.0
+        if budget.tokens:
+            merged = self.merged_tokens / self.config.sync.num_fragments
+            share = max(share, merged / budget.tokens)
+        return min(1.0, share)
+
+    @property
+    def global_step(self) -> int:
+        """The tick t of the run, as far as this learner knows."""
+        machine = self.shell.machine
+        heard_t, at_clock = self._heard
+        return max(machine.global_t, heard_t + machine.clock - at_clock)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over and its last versions are here, or this learner's part in it has ended."""
+        return bool(self.ended) or self.shell.machine.is_complete(self.loop.now_ns())
+
+    @property
+    def shard(self) -> Shard:
+        """Which part of the data is this learner's."""
+        count = self.config.shards
+        return Shard(self.shell.machine.shard % count, count, self.config.data.seed)
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of this name it is."""
+        return self.shell.machine.incarnation
+
+    @property
+    def cursor(self) -> Any:
+        """Where this learner's data stands: the JSON value put here last, also by an earlier life."""
+        return self._cursor
+
+    @cursor.setter
+    def cursor(self, value: Any) -> None:
+        self._cursor, self._is_cursor_saved = value, False
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Figures about this life, cheap to read at any time."""
+        watch, shell = self.watch, self.shell
+        held, steps = list(watch.held), list(watch.steps)
+        up, down = self.uplink.traffic()
+        return {
+            "steps": watch.num_steps,
+            "tokens": watch.num_tokens,
+            "global_step": self.global_step,
+            "progress": self.progress,
+            "step_ms": percentile(steps, 0.5) / 1e6,
+            "held_ms": watch.held_ns / 1e6,
+            "held_ms_median": percentile(held, 0.5) / 1e6,
+            "held_ms_p99": percentile(held, 0.99) / 1e6,
+            "stall_fraction": watch.stall_fraction(self.loop.now_ns()),
+            "missed_boundaries": shell.num_missed,
+            "offers": shell.num_offers,
+            "adopted": shell.num_adopted,
+            "bytes_up": up,
+            "bytes_down": down,
+            "extra_memory_bytes": shell.replica.memory_bytes(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Data cursor and error-feedback residuals, to be saved beside the user's own checkpoint."""
+        return {"cursor": self._cursor, "residuals": self.shell.replica.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a cursor and residuals back."""
+        self.cursor = state["cursor"]
+        self.shell.replica.load_state_dict(state["residuals"])
+
+    @contextmanager
+    def global_weights(self) -> Iterator[nn.Module]:
+        """The merged model, as this learner holds it, inside the `with`; afterwards its own values again."""
+        with self.shell.replica.global_weights():
+            yield self.model
+
+    def leave(self, timeout_s: float = GOODBYE_S) -> None:
+        """Say goodbye and close: offers already made still count. A second call does nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._leaving:
+            if self._has_left:
+                return
+            self._has_left = True
+            self.shell.handle(ev.LeaveRequested)
+            self._settle_down(timeout_s)
+            for what in self.on_left:
+                what()
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+    # Behind step()
+
+    def _follow(self) -> None:
+        machine = self.shell.machine
+        if machine.global_t > self._heard[0]:
+            self._heard = (machine.global_t, machine.clock)
+        self._set_rate()
+        if self._buffers and machine.clock % self.config.sync.interval_steps == 0:
+            self._report_buffers()
+
+    def _set_rate(self) -> None:
+        if self.schedule is not None and self.optimizer is not None:
+            factor = self.schedule(self.progress)
+            for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate * factor)
+                else:
+                    group["lr"] = rate * factor
+
+    def _report_buffers(self) -> None:
+        flat = torch.cat([buffer.detach().reshape(-1).float().cpu() for _, buffer in self._buffers])
+        content = bytes_of(flat)
+        message = wire.BufferValues(
+            self.name,
+            self.incarnation,
+            self.watch.num_tokens,
+            tuple(name for name, _ in self._buffers),
+            tuple(tuple(buffer.shape) for _, buffer in self._buffers),
+            len(content),
+            "",
+        )
+        self.uplink.bulk(message, content)
+
+    # On the other threads
+
+    def _noted(self, note: do.Note) -> None:
+        if note.kind in ("fenced", "refused"):
+            self.ended = note.reason
+            log.warning("%s no longer takes part: %s", self.name, note.reason)
+        elif note.kind == "finished":
+            log.info("%s: the run is over (%s); step() goes on without offering", self.name, note.reason)
+
+    def _housekeep(self) -> None:
+        """Loop, once a second: tell how it goes, let the worker save."""
+        if self._has_left:
+            return
+        self.worker.do(self._report_self)
+        self.loop.after(HOUSEKEEPING_NS, self._housekeep)
+
+    def _report_self(self) -> None:
+        """Worker: reading the loss of a GPU may wait, so it is read here."""
+        watch, shell = self.watch, self.shell
+        loss = float(self._loss) if self._loss is not None else None
+        steps = list(watch.steps)[-64:]
+        step_ns = sum(steps) // len(steps) if steps else 0
+        tokens = watch.num_tokens / max(1, watch.num_steps)
+        self.uplink.tell(
+            wire.Telemetry(
+                self.name,
+                self.incarnation,
+                loss if loss is None or abs(loss) < float("inf") else None,
+                watch.num_steps,
+                watch.num_tokens,
+                tokens / (step_ns / 1e9) if step_ns else 0.0,
+                watch.total_held_ns,
+                step_ns,
+                watch.max_held_ns,
+                process_cpu_ns(),
+                self.loop.now_ns() - watch.began_ns,
+                shell.overwritten,
+                shell.num_offers,
+                shell.replica.memory_bytes(),
+                self._device(),
+                "" if loss is None or abs(loss) < float("inf") else f"the loss is {loss}",
+            )
+        )
+        self._save()
+
+    def _device(self) -> str:
+        first = next(self.model.parameters(), None)
+        return str(first.device) if first is not None else "none"
+
+    def _save(self) -> None:
+        lines = self.shell.take_tape()
+        if self.tape is not None and lines:
+            try:
+                self.tape.append(lines)
+            except sqlite3.Error as error:
+                log.warning("%s: the tape could not be written and has a gap: %s", self.name, error)
+                self.tape = None
+        if self.state_dir is not None and not self._is_cursor_saved:
+            self._is_cursor_saved = True
+            path = self.state_dir / "cursor.json"
+            part = path.with_suffix(".part")
+            try:
+                part.write_text(json.dumps(self._cursor), encoding="utf-8")
+                os.replace(part, path)
+            except OSError as error:
+                log.warning("%s: the data cursor could not be saved: %s", self.name, error.strerror)
+
+    def _settle_down(self, timeout_s: float) -> None:
+        """Let the last words leave, then end the threads."""
+        drained = threading.Event()
+        deadline_ns = self.loop.now_ns() + int(timeout_s * 1e9)
+
+        def look() -> None:
+            if self.uplink.is_drained or self.loop.now_ns() >= deadline_ns:
+                drained.set()
+            else:
+                self.loop.after(10_000_000, look)
+
+        self.loop.call(look)
+        drained.wait(timeout_s)
+        self.uplink.stop()
+        self.worker.do(self._save)
+        self.worker.stop()
+        self.loop.stop()
+        if self.tape is not None:
+            self.tape.close()
+
+
+def check_name(name: str) -> str:
+    """A name that may stand in a run, or JoinError."""
+    if not NAME.fullmatch(name):
+        raise JoinError(
+            f"The name {name!r} does not match {NAME.pattern}.",
+            "Names are used in files, logs and pages, so they are kept simple.",
+            "Use small letters, digits, dots and dashes, for example learner-1.",
+        )
+    return name

@@ -1,0 +1,193 @@
+"""One thread that waits for sockets and timers, and calls back.
+
+A turn of the loop: wait until a socket is ready, a timer is due or somebody calls; serve the sockets;
+run what was called for; fire the timers. Sockets come before timers on purpose: after a pause (a
+suspended laptop, a busy machine) messages that wait in the kernel are read before deadlines are
+judged, so nobody is declared late who was not.
+
+Only `call`, `stop` and `is_running` may be used from other threads. A callback that raises is a bug in
+us: the loop stops, and `on_crash` hears the exception. A forked child has no loop: its copies of the
+sockets are closed at once, so that the other side never waits for a process that only inherited them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["READ", "WRITE", "Loop", "Timer"]
+
+READ = selectors.EVENT_READ
+WRITE = selectors.EVENT_WRITE
+LONGEST_WAIT_S = 60.0
+
+log = logging.getLogger("atoll")
+
+
+class Timer:
+    """A call at a time; `cancel` makes it never happen."""
+
+    __slots__ = ("args", "what", "when_ns")
+
+    def __init__(self, when_ns: int, what: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.when_ns = when_ns
+        self.what: Callable[..., None] | None = what
+        self.args = args
+
+    def cancel(self) -> None:
+        """Never fire."""
+        self.what = None
+
+
+class Loop:
+    """A selector, a heap of timers and a mailbox of calls, served by one daemon thread."""
+
+    def __init__(self, name: str, on_crash: Callable[[BaseException], None] | None = None) -> None:
+        self.name = name
+        self.on_crash = on_crash
+        self._selector = selectors.DefaultSelector()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[int, int, Timer]] = []
+        self._num_timers = 0
+        self._alarm, self._ear = socket.socketpair()
+        self._alarm.setblocking(False)
+        self._ear.setblocking(False)
+        self._is_awake = False
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+        self._at_end: list[Callable[[], None]] = []
+        self._selector.register(self._ear, READ, self._heard)
+        _loops.add(self)
+
+    @staticmethod
+    def now_ns() -> int:
+        """The clock of every runtime event."""
+        return time.monotonic_ns()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread = threading.Thread(target=self._run, name=f"atoll-{self.name}", daemon=True)
+        self._thread.start()
+
+    def call(self, what: Callable[..., None], *args: Any) -> None:
+        """Have the loop's thread call something soon; from any thread, in order, never blocking."""
+        self._calls.append((what, args))
+        if not self._is_awake:
+            self._is_awake = True
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody is there
+                self._alarm.send(b"!")
+
+    def at(self, when_ns: int, what: Callable[..., None], *args: Any) -> Timer:
+        """Call something at a time. Loop's thread only."""
+        timer = Timer(when_ns, what, args)
+        self._num_timers += 1
+        heapq.heappush(self._timers, (when_ns, self._num_timers, timer))
+        return timer
+
+    def after(self, delay_ns: int, what: Callable[..., None], *args: Any) -> Timer:
+        """Call something after a while. Loop's thread only."""
+        return self.at(self.now_ns() + delay_ns, what, *args)
+
+    def watch(self, sock: socket.socket, mask: int, handler: Callable[[int], None]) -> None:
+        """Call `handler(mask)` whenever the socket is ready; a mask of 0 stops that."""
+        watched = sock in self._selector.get_map()
+        if mask and watched:
+            self._selector.modify(sock, mask, handler)
+        elif mask:
+            self._selector.register(sock, mask, handler)
+        elif watched:
+            self._selector.unregister(sock)
+
+    def at_end(self, what: Callable[[], None]) -> None:
+        """Called once by the loop's thread when it stops."""
+        self._at_end.append(what)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread; from any thread, also from its own."""
+        self.call(self._stop)
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._turn()
+        except BaseException as error:
+            log.exception("%s: the loop stopped on an unexpected error", self.name)
+            if self.on_crash is not None:
+                self.on_crash(error)
+        finally:
+            for what in self._at_end:
+                what()
+            self._close()
+
+    def _turn(self) -> None:
+        for key, mask in self._selector.select(self._patience_s()):
+            handler: Callable[[int], None] = key.data
+            handler(mask)
+        self._is_awake = False
+        for _ in range(len(self._calls)):
+            what, args = self._calls.popleft()
+            what(*args)
+        now = self.now_ns()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.what is not None:
+                timer.what(*timer.args)
+
+    def _patience_s(self) -> float:
+        if self._calls or self._is_stopping:
+            return 0.0
+        if not self._timers:
+            return LONGEST_WAIT_S
+        return min(max(0.0, (self._timers[0][0] - self.now_ns()) / 1e9), LONGEST_WAIT_S)
+
+    def _heard(self, mask: int) -> None:
+        try:
+            while self._ear.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _close(self) -> None:
+        _loops.discard(self)
+        self._selector.close()
+        self._alarm.close()
+        self._ear.close()
+
+    def _forget_sockets(self) -> None:
+        """In a forked child: let go of every inherited socket, without a word to the other side."""
+        sockets = [key.fileobj for key in self._selector.get_map().values()]
+        for sock in (*sockets, self._alarm):
+            if isinstance(sock, socket.socket) and sock.fileno() >= 0:
+                os.close(sock.detach())
+        self._calls.clear()
+
+
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for loop in list(_loops):
+        loop._forget_sockets()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,326 @@
+"""The syncer that users hold: `Syncer(config, run_dir)`, started, waited for, stopped.
+
+Start order: lock the directory, read the store, make the epoch durable, listen. Only then is there a URL. The
+URL carries host, run and key fingerprint, and no secret; the token is in the run directory. Without a run
+directory the run lives in memory, and dies with the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from atoll.config import RunConfig
+from atoll.errors import StoreError
+from atoll.runtime import found
+from atoll.runtime.door import Door
+from atoll.runtime.loop import Loop
+from atoll.runtime.security.certificates import ServerIdentity
+from atoll.runtime.security.tls import server_context
+from atoll.runtime.security.tokens import Tokens
+from atoll.runtime.spool import Spool
+from atoll.runtime.store import MemoryStore, RunStore, Store
+from atoll.runtime.syncer_shell import SyncerShell
+from atoll.runtime.worker import Worker
+from atoll.wire.url import RUN_NAME, RunURL
+
+__all__ = ["Syncer"]
+
+log = logging.getLogger("atoll")
+
+STATUS_NS = 1_000_000_000
+START_S = 600.0
+"""Longest wait for the store to be read; large runs have large snapshots."""
+
+
+class Syncer:
+    """Owns the global fragments of one run. CPU only."""
+
+    def __init__(
+        self,
+        config: RunConfig | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        listen: str = "127.0.0.1",
+        port: int = 0,
+        advertise: str | None = None,
+        accepts_loss: bool = False,
+    ) -> None:
+        """`name` is the run's, by default that of its directory; `advertise` is the host written into the
+        URL."""
+        self.config = config or RunConfig()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._keeps = run_dir is not None
+        if run_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="atoll-")
+            run_dir = self._temporary.name
+        self.run_dir = Path(run_dir)
+        self.name = _run_name(name or (self.run_dir.resolve().name if self._keeps else "local"))
+        self.listen, self.port = listen, port
+        self.advertise = advertise
+        self.accepts_loss = accepts_loss
+        self.url = ""
+        self.error: BaseException | None = None
+        self._listening = threading.Event()
+        self._over = threading.Event()
+        self._stopped = False
+        self._finished_ns = 0
+
+    # What users call
+
+    def start(self) -> Syncer:
+        """Read the run, listen, return. Raises what keeps it from starting."""
+        store = self._open_store()
+        try:
+            self._identity = ServerIdentity.load_or_make(self.run_dir, self.name)
+            self._tokens = Tokens.load_or_make(self.run_dir)
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+        self._build(store)
+        self._loop.start()
+        for worker in self._workers:
+            worker.start()
+        self._shell.start()
+        if not self._listening.wait(START_S):
+            self.error = StoreError(f"The run directory was not read within {START_S:g} s.")
+        if self.error is not None:
+            error = self.error
+            self.stop()
+            raise error
+        return self
+
+    @property
+    def token(self) -> str:
+        """The join token; whoever has it may take part."""
+        return self._tokens.join
+
+    @property
+    def tokens(self) -> Tokens:
+        """All three."""
+        return self._tokens
+
+    def status(self) -> dict[str, Any]:
+        """How the run stands; see `atoll status`."""
+        if self._stopped or not self._loop.is_running:
+            return dict(self._last_status)
+        return self._ask(self._shell.status_now)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the run is finished and its learners had time to take in the end; False if the time is up
+        first."""
+        is_over = self._over.wait(timeout_s)
+        if self.error is not None:
+            raise self.error
+        return is_over
+
+    def finish(self, reason: str = "asked to finish") -> None:
+        """End the run before its budget: one last round per fragment, then `wait` returns."""
+        self._loop.call(self._shell.finish, reason)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The global model now, by parameter name."""
+        from atoll.runtime.export import weights_of
+
+        manifest, model = self._shell.manifest, self._shell.model
+        if manifest is None or model is None or not model.states:
+            raise StoreError("The run has no weights yet.", "No learner has joined.", "Join one first.")
+        return weights_of(manifest, [state.served for state in model.states])
+
+    def stop(self) -> None:
+        """Close everything; what was committed stays. A second call does nothing."""
+        if self._stopped:
+            return
+        if hasattr(self, "_loop"):
+            self._close()
+        self._stopped = True
+        self._over.set()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Syncer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Building
+
+    def _open_store(self) -> Store:
+        if self._keeps:
+            return RunStore.open(self.run_dir, self.config)
+        return MemoryStore(self.config)
+
+    def _build(self, store: Store) -> None:
+        self._last_status: dict[str, Any] = {}
+        self._loop = Loop("syncer", self._crashed)
+        names = ("compute", "store", "snapshots")
+        self._workers = [Worker(name, self._crashed) for name in names]
+        compute, storing, snapshots = self._workers
+        spool: Spool[tuple[int, int, str]] = Spool(self.run_dir / "spool", self.config.network.spool_mb << 20)
+        self._shell = SyncerShell(
+            self.config,
+            self.name,
+            store,
+            spool,
+            self._loop,
+            compute,
+            storing,
+            snapshots,
+            self.accepts_loss,
+            on_active=self._open,
+            on_waiting=self._open,
+            on_failed=self._crashed,
+        )
+        secure = self.config.security.tls
+        context = server_context(self._identity, self.config.security.mtls) if secure else None
+        self._door = Door(self._loop, self.name, self.config, self._tokens, context, self._shell)
+        if not secure:
+            log.warning("run %s is open to everybody who can reach it: security.tls is off", self.name)
+
+    def _open(self) -> None:
+        """Loop's thread: the store is read, and the epoch, if there was a run, is durable."""
+        if self._door.listener is not None:
+            return
+        try:
+            host, port = self._door.open(self.listen, self.port)
+        except OSError as error:
+            where = f"{self.listen}:{self.port}"
+            cure = "Choose another port, or stop what listens there."
+            self.error = StoreError(
+                f"Cannot listen on {where}: {error.strerror}.", "Nobody could join.", cure
+            )
+        else:
+            shown = self.advertise or (_own_address() if host in ("0.0.0.0", "::") else host)
+            plain = not self.config.security.tls
+            fingerprint = "" if plain else self._identity.fingerprint
+            self.url = str(RunURL(shown, port, self.name, fingerprint, plain))
+            self.port = port
+            found.register(self.url, self._tokens.join)
+            self._write("url", f"{self.url}\n".encode())
+            self._tick()
+        self._listening.set()
+
+    def _tick(self) -> None:
+        """Loop's thread, once a second: write down how it stands, and notice the end."""
+        status = self._shell.status_now()
+        self._last_status = status
+        content = json.dumps(status).encode()
+        self._workers[2].do(self._write, "status.json", content)
+        self._workers[2].do(self._append, "metrics.jsonl", content + b"\n")
+        if status["state"] == "finished":
+            now = self._loop.now_ns()
+            self._finished_ns = self._finished_ns or now
+            patience_ns = int(3e9 * self.config.sync.alive_s)
+            if not self._shell.links or now - self._finished_ns > patience_ns:
+                self._over.set()
+        self._loop.after(STATUS_NS, self._tick)
+
+    def _write(self, name: str, content: bytes) -> None:
+        part = (self.run_dir / name).with_suffix(".part")
+        try:
+            part.write_bytes(content)
+            os.replace(part, self.run_dir / name)
+        except OSError as error:
+            log.debug("%s was not written: %s", name, error.strerror)
+
+    def _append(self, name: str, content: bytes) -> None:
+        try:
+            with open(self.run_dir / name, "ab") as file:
+                file.write(content)
+        except OSError as error:
+            log.debug("%s was not written: %s", name, error.strerror)
+
+    # Ending
+
+    def _crashed(self, error: BaseException) -> None:
+        """Any thread. A refusal to start, or a bug in us: either way this life of the syncer is over."""
+        if self.error is None:
+            self.error = error
+        self._listening.set()
+        self._over.set()
+
+    def _close(self) -> None:
+        found.forget(self.url)
+        if self._loop.is_running:
+            self._last_status = self._ask(self._shell.status_now) if self.error is None else self._last_status
+            closed = threading.Event()
+            self._loop.call(self._close_door, closed)
+            closed.wait(5.0)
+        for worker in self._workers:
+            if self._loop.is_running or worker.is_alive:
+                worker.stop()
+        self._loop.stop()
+        self._store.close()
+        self._keep_buffers()
+        if self._last_status:
+            self._write("status.json", json.dumps(self._last_status).encode())
+
+    def _close_door(self, closed: threading.Event) -> None:
+        self._door.close()
+        lines, self._shell.lines = self._shell.lines, []
+        self._workers[1].do(self._shell._flush_now, lines)
+        closed.set()
+
+    def _keep_buffers(self) -> None:
+        """The newest float buffers of every learner, for export."""
+        for name, (message, values) in self._shell.buffers.items():
+            tensors, at = {}, 0
+            for key, shape in zip(message.names, message.shapes, strict=False):
+                numel = 1
+                for extent in shape:
+                    numel *= extent
+                if at + numel <= values.numel():
+                    tensors[key] = values[at : at + numel].reshape(shape).clone()
+                at += numel
+            content = safetensors.torch.save(tensors, {"tokens": str(message.tokens)})
+            (self.run_dir / "buffers").mkdir(exist_ok=True)
+            self._write(f"buffers/{name}.safetensors", content)
+
+    def _ask(self, what: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Have the loop answer; a loop that has died answers with the last status."""
+        answer: list[dict[str, Any]] = []
+        answered = threading.Event()
+
+        def run() -> None:
+            answer.append(what())
+            answered.set()
+
+        self._loop.call(run)
+        while not answered.wait(0.2):
+            if not self._loop.is_running:
+                return dict(self._last_status)
+        return answer[0]
+
+
+def _run_name(name: str) -> str:
+    if not RUN_NAME.fullmatch(name):
+        raise StoreError(
+            f"A run cannot be called {name!r}.",
+            f"Names of runs match {RUN_NAME.pattern}, because they stand in URLs.",
+            "Choose another directory, or pass name=.",
+        )
+    return name
+
+
+def _own_address() -> str:
+    """This machine's address as others may know it; the URL can be edited where it is not."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"

@@ -1,0 +1,499 @@
+"""The syncer machine in a real process: one loop, and workers for what is slow.
+
+    loop       sockets, timers, the machine, the books; waits for nothing else
+    compute    inspects and merges
+    store      the only thread that touches run.db and the deltas, in the order of the commands
+    snapshots  writes snapshots and status files beside it
+
+An event goes onto the tape before the machine sees it; the tape goes to disk with the next commit, in the
+same transaction, or after a second. Commands follow from events, so they are not written. The machine begins
+once the model is known: at a restart from the store, in a new run when the first learner shows its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+from atoll.config import RunConfig
+from atoll.core import commands as do
+from atoll.core import events as ev
+from atoll.core import messages as msg
+from atoll.core.params import RunParams
+from atoll.core.records import Record, RoundRecord, SeedRecord
+from atoll.core.syncer import SyncerMachine
+from atoll.errors import AtollError, StoreError
+from atoll.numerics.codec import codec_for
+from atoll.numerics.global_state import GlobalModel, MergeResult
+from atoll.numerics.manifest import Manifest
+from atoll.numerics.outer import digest
+from atoll.runtime.books import Books
+from atoll.runtime.joining import sizes_of
+from atoll.runtime.links import Link
+from atoll.runtime.loop import Loop, Timer
+from atoll.runtime.spool import Spool
+from atoll.runtime.store import Found, Store
+from atoll.runtime.worker import Worker
+from atoll.tape.entries import SYNCER, Entry, Stored
+from atoll.wire import messages as wire
+
+__all__ = ["SyncerShell"]
+
+log = logging.getLogger("atoll")
+
+FLUSH_NS = 1_000_000_000
+MAX_LINES = 100_000
+"""Lines of tape kept while the disk refuses; beyond that the oldest go, and the status says so."""
+BUFFER_LIMIT = 256 << 20
+"""Largest report of buffers."""
+LEVELS = {
+    "damage": logging.WARNING,
+    "store": logging.WARNING,
+    "refused": logging.WARNING,
+    "closed": logging.DEBUG,
+    "dropped": logging.DEBUG,
+    "cancelled": logging.DEBUG,
+}
+
+
+@dataclass(eq=False)
+class SyncerShell:
+    """Performs the machine's commands. Loop's thread, unless a method says otherwise."""
+
+    config: RunConfig
+    run: str
+    store: Store
+    spool: Spool[tuple[int, int, str]]
+    loop: Loop
+    compute: Worker
+    storing: Worker
+    snapshots: Worker
+    accepts_loss: bool
+    on_active: Callable[[], None]
+    on_waiting: Callable[[], None]
+    on_failed: Callable[[BaseException], None]
+    machine: SyncerMachine | None = None
+    model: GlobalModel | None = None
+    manifest: Manifest | None = None
+    found: Found | None = None
+    books: Books = field(init=False)
+    links: dict[str, list[Link]] = field(default_factory=dict)
+    at_the_door: list[tuple[Manifest, Callable[[str], None]]] = field(default_factory=list)
+    timers: dict[str, Timer] = field(default_factory=dict)
+    lines: list[Entry] = field(default_factory=list)
+    carried: list[Entry] = field(default_factory=list)
+    """Lines that the disk has refused so far; the store's thread only."""
+    results: dict[tuple[int, int], MergeResult] = field(default_factory=dict)
+    seeds: dict[tuple[str, int], dict[int, Tensor]] = field(default_factory=dict)
+    buffers: dict[str, tuple[wire.BufferValues, Tensor]] = field(default_factory=dict)
+    past_up: int = 0
+    past_down: int = 0
+    performers: dict[type, Callable[[Any], None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.books = Books(self.config, self.run, self.loop.now_ns())
+        self.performers = {
+            do.SetTimer: self._set_timer,
+            do.Send: self._send,
+            do.Load: self._answer_load,
+            do.Inspect: self._inspect,
+            do.Merge: self._merge,
+            do.PutDelta: self._put_delta,
+            do.Commit: self._commit,
+            do.Install: self._install,
+            do.Discard: self._discard,
+            do.TakeSnapshot: self._take_snapshot,
+            do.Note: self._noted,
+        }
+
+    # Beginning
+
+    def start(self) -> None:
+        """Read the store; from any thread."""
+        self.storing.do(self._load)
+
+    def _load(self) -> None:
+        """Store's thread."""
+        try:
+            found = self.store.load()
+        except AtollError as error:
+            self.loop.call(self.on_failed, error)
+            return
+        self.loop.call(self._loaded, found)
+
+    def _loaded(self, found: Found) -> None:
+        self.found = found
+        self.loop.after(FLUSH_NS, self._flush)
+        if found.manifest is None:
+            self.on_waiting()
+        else:
+            self._boot(found.manifest)
+
+    def _boot(self, manifest: Manifest) -> None:
+        codec, outer = self.config.codec, self.config.outer
+        self.manifest = manifest
+        self.model = GlobalModel(
+            manifest, codec_for(codec.up), codec_for(codec.down), outer.learning_rate, outer.momentum
+        )
+        self.machine = SyncerMachine(sizes_of(manifest, self.config))
+        self.books.num_params = manifest.numel
+        self.handle(ev.Booted(self.loop.now_ns(), self.accepts_loss))
+
+    def _answer_load(self, command: do.Load) -> None:
+        assert self.found is not None
+        assert self.model is not None
+        if self.found.fragments is not None:
+            self.model.restore(self.found.fragments)
+        state = self.found.state
+        self.loop.call(lambda: self.handle(ev.Loaded(self.loop.now_ns(), state)))
+
+    @property
+    def params(self) -> RunParams:
+        """Of the machine, which must have begun."""
+        assert self.machine is not None
+        return self.machine.params
+
+    # The machine
+
+    def handle(self, event: ev.Event) -> None:
+        """One event through the machine; its commands are performed in order."""
+        assert self.machine is not None
+        if len(self.lines) < MAX_LINES:
+            self.lines.append(Entry(event.at_ns, SYNCER, event))
+        for command in self.machine.handle(event):
+            self.books.commanded(command, event.at_ns)
+            performer = self.performers.get(type(command))
+            if performer is not None:
+                performer(command)
+
+    def _set_timer(self, command: do.SetTimer) -> None:
+        old = self.timers.pop(command.key, None)
+        if old is not None:
+            old.cancel()
+        self.timers[command.key] = self.loop.at(command.at_ns, self._fire, command.key)
+
+    def _fire(self, key: str) -> None:
+        self.timers.pop(key, None)
+        self.handle(ev.TimerFired(self.loop.now_ns(), key))
+
+    def _noted(self, note: do.Note) -> None:
+        level = LEVELS.get(note.kind, logging.INFO)
+        where = f" fragment {note.fragment}" if note.fragment >= 0 else ""
+        log.log(level, "%s %s%s: %s", note.kind, note.who, where, note.reason)
+        if note.kind == "damage" and self.machine is not None and not self.machine.desk.pending:
+            self.loop.call(self._refuse_damage)
+
+    def _refuse_damage(self) -> None:
+        """After all notes: if no epoch is being committed, the machine has refused to start."""
+        machine = self.machine
+        if machine is not None and not machine.is_active and not machine.desk.pending:
+            self.on_failed(
+                StoreError(
+                    "The run directory has lost versions: " + "; ".join(self.books.problems),
+                    "Its durability is `merge`, which promises that nothing is lost, so nothing was started.",
+                    "Restore it from a copy, or accept the loss with --accept-loss.",
+                )
+            )
+
+    # At the door (House)
+
+    def admit_model(self, manifest: Manifest, then: Callable[[str], None]) -> None:
+        """Compare a model with the run's; the first one becomes the run's."""
+        if len(manifest.fragments) != self.config.sync.num_fragments:
+            wanted = self.config.sync.num_fragments
+            then(f"The model is cut into {len(manifest.fragments)} fragments, the run has {wanted}.")
+        elif self.machine is not None and self.machine.is_active:
+            then(self._why_not_this(manifest))
+        else:
+            self.at_the_door.append((manifest, then))
+            if self.manifest is None and len(self.at_the_door) == 1:
+                self.storing.do(self._keep_manifest, manifest)
+
+    def _why_not_this(self, manifest: Manifest) -> str:
+        assert self.manifest is not None
+        difference = manifest.first_difference(self.manifest)
+        return (
+            f"This is not the model of the run: {difference} (the other side is the run)."
+            if difference
+            else ""
+        )
+
+    def _keep_manifest(self, manifest: Manifest) -> None:
+        """Store's thread."""
+        reason = self.store.put_manifest(manifest)
+        self.loop.call(self._kept_manifest, manifest, reason)
+
+    def _kept_manifest(self, manifest: Manifest, reason: str) -> None:
+        if not reason:
+            self._boot(manifest)
+            return
+        waiting, self.at_the_door = self.at_the_door, []
+        for _, then in waiting:
+            then(f"The syncer cannot write its run directory: {reason}.")
+
+    def _open_door(self) -> None:
+        waiting, self.at_the_door = self.at_the_door, []
+        for manifest, then in waiting:
+            then(self._why_not_this(manifest))
+        self.on_active()
+
+    def num_links(self) -> int:
+        """Learners connected now."""
+        return sum(len(links) for links in self.links.values())
+
+    def welcome(self, link: Link) -> None:
+        """A learner is in."""
+        link.expect(2 * sum(self.params.full_bytes) + BUFFER_LIMIT, self._size_of)
+        link.on_message = self._message
+        self.links.setdefault(link.name, []).append(link)
+        link.on_gone.append(lambda: self._gone(link))
+
+    def _gone(self, link: Link) -> None:
+        up, down = link.traffic()
+        self.past_up += up
+        self.past_down += down
+        held = self.links.get(link.name, [])
+        if link in held:
+            held.remove(link)
+        if not held:
+            self.links.pop(link.name, None)
+
+    def status(self) -> bytes:
+        """The status as JSON."""
+        return json.dumps(self.status_now()).encode()
+
+    def status_now(self) -> dict[str, Any]:
+        """The status as it is."""
+        return self.books.status(self.machine, self.loop.now_ns(), self.traffic())
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes from and to all learners of this life of the syncer."""
+        pairs = [link.traffic() for links in self.links.values() for link in links]
+        return self.past_up + sum(up for up, _ in pairs), self.past_down + sum(down for _, down in pairs)
+
+    def finish(self, reason: str) -> None:
+        """An operator ends the run."""
+        if self.machine is not None:
+            self.handle(ev.FinishRequested(self.loop.now_ns(), reason))
+
+    # In
+
+    def _size_of(self, message: wire.Bulk) -> int | None:
+        if isinstance(message, wire.BufferValues):
+            return message.num_bytes if message.num_bytes <= BUFFER_LIMIT else None
+        if isinstance(message, msg.Publish) or not 0 <= message.fragment < self.params.num_fragments:
+            return None
+        sizes = self.params.fragment_bytes if isinstance(message, msg.Body) else self.params.full_bytes
+        return sizes[message.fragment]
+
+    def _message(self, link: Link, message: wire.Message, content: memoryview | None) -> None:
+        machine = self.machine
+        assert machine is not None
+        self.books.heard(message, machine.desk.schedule.t)
+        match message:
+            case wire.Telemetry():
+                return
+            case wire.BufferValues():
+                assert content is not None
+                self.buffers[link.name] = (message, torch.frombuffer(content, dtype=torch.float32))
+                return
+            case msg.Body():
+                assert content is not None
+                if not self._hold_body(message, content):
+                    return
+            case msg.SeedBody():
+                assert content is not None
+                if not self._hold_seed(message, content):
+                    return
+        assert isinstance(message, msg.FromLearner)
+        self.handle(ev.Received(self.loop.now_ns(), message))
+
+    def _hold_body(self, message: msg.Body, content: memoryview) -> bool:
+        """Keep a body that a round waits for; others, and spoiled ones, are not kept."""
+        assert self.machine is not None
+        rnd = self.machine.rounds.open.get(message.fragment)
+        if rnd is None or rnd.number != message.round or message.epoch != self.machine.desk.epoch:
+            return False
+        if message.name in rnd.bodies or rnd.asked.get(message.name) != message.incarnation:
+            return False
+        if xxhash.xxh3_128_hexdigest(content) != message.digest:
+            log.warning(
+                "the body of %s on fragment %d does not fit its digest", message.name, message.fragment
+            )
+            return False
+        self.spool.hold((message.fragment, message.round, message.name), content)
+        self.books.body_bits += 8 * message.num_bytes
+        self.books.body_values += self._numel(message.fragment)
+        return True
+
+    def _numel(self, fragment: int) -> int:
+        assert self.manifest is not None
+        return self.manifest.fragments[fragment].numel
+
+    def _hold_seed(self, message: msg.SeedBody, content: memoryview) -> bool:
+        assert self.machine is not None
+        if self.machine.desk.state.fragments or self.machine.seeding.is_committing:
+            return False
+        values = torch.frombuffer(content, dtype=torch.float32)
+        if digest(values) != message.digest or not bool(torch.isfinite(values).all()):
+            log.warning("the seed of %s on fragment %d is spoiled", message.name, message.fragment)
+            return False
+        self.seeds.setdefault((message.name, message.incarnation), {})[message.fragment] = values
+        return True
+
+    # Out
+
+    def _send(self, command: do.Send) -> None:
+        message = command.message
+        if isinstance(message, msg.Welcome):
+            assert self.machine is not None
+            address = self._address(command.name, message.life)
+            self.books.admitted(command.name, message.incarnation, message.shard, address, self.loop.now_ns())
+        content = self._content(message) if isinstance(message, msg.Publish) else None
+        for link in list(self.links.get(command.name, ())):
+            life = getattr(message, "life", None)
+            if link.life == life if life is not None else link.incarnation == command.incarnation:
+                link.send(message, content)
+
+    def _address(self, name: str, life: int) -> str:
+        return next((link.control.peer for link in self.links.get(name, ()) if link.life == life), "")
+
+    def _content(self, message: msg.Publish) -> memoryview:
+        assert self.model is not None
+        if message.base_version == msg.FULL:
+            return self.model.full_bytes(message.fragment)
+        self.books.publish_bits += 8 * message.num_bytes
+        self.books.publish_values += self._numel(message.fragment)
+        return self.model.update_bytes(message.fragment)
+
+    # Computing
+
+    def _inspect(self, command: do.Inspect) -> None:
+        self.compute.do(self._inspect_now, command)
+
+    def _inspect_now(self, command: do.Inspect) -> None:
+        """Compute's thread."""
+        p, number = command.fragment, command.round
+        assert self.model is not None
+        bodies = [(name, self.spool.get((p, number, name))) for name, _ in command.offers]
+        results = tuple(self.model.inspect(p, bodies))
+        self.loop.call(lambda: self.handle(ev.Inspected(self.loop.now_ns(), p, number, results)))
+
+    def _merge(self, command: do.Merge) -> None:
+        self.compute.do(self._merge_now, command)
+
+    def _merge_now(self, command: do.Merge) -> None:
+        """Compute's thread."""
+        p, number, parts = command.fragment, command.round, command.contributors
+        assert self.model is not None
+        bodies = [self.spool.get((p, number, part.name)) for part in parts]
+        result = self.model.merge(p, parts, bodies)
+        self.loop.call(self._merged, command, result)
+
+    def _merged(self, command: do.Merge, result: MergeResult) -> None:
+        p, number = command.fragment, command.round
+        self.results[p, number] = result
+        self.handle(
+            ev.Merged(
+                self.loop.now_ns(),
+                p,
+                number,
+                result.delta_digest,
+                result.digest,
+                result.finite,
+                command.contributors,
+            )
+        )
+
+    def _install(self, command: do.Install) -> None:
+        assert self.model is not None
+        assert self.machine is not None
+        if command.fragment >= 0:
+            self.model.install(command.fragment, self.results[command.fragment, command.round])
+            return
+        digests = [fragment.digest for fragment in self.machine.desk.state.fragments]
+        for parts in self.seeds.values():
+            if [digest(parts[p]) if p in parts else "" for p in range(len(digests))] == digests:
+                self.model.start([parts[p] for p in range(len(digests))])
+        self.seeds.clear()
+
+    def _discard(self, command: do.Discard) -> None:
+        p, number = command.fragment, command.round
+        self.spool.drop(lambda key: key[0] == p and key[1] <= number)
+        self.results.pop((p, number), None)
+
+    # Storing
+
+    def _put_delta(self, command: do.PutDelta) -> None:
+        self.storing.do(self._put_delta_now, command, self.results[command.fragment, command.round].delta)
+
+    def _put_delta_now(self, command: do.PutDelta, delta: Tensor) -> None:
+        """Store's thread."""
+        reason = self.store.put_delta(command.delta_digest, delta, sync=command.sync)
+        p, number = command.fragment, command.round
+        self.loop.call(lambda: self.handle(ev.DeltaPut(self.loop.now_ns(), p, number, not reason, reason)))
+
+    def _commit(self, command: do.Commit) -> None:
+        lines, self.lines = self.lines, []
+        record, seed = command.record, None
+        if isinstance(record, SeedRecord):
+            parts = self.seeds[record.source, record.incarnation]
+            seed = [parts[p] for p in range(len(record.digests))]
+        self.storing.do(self._commit_now, command, lines, self.loop.now_ns(), seed)
+
+    def _commit_now(
+        self, command: do.Commit, lines: list[Entry], at_ns: int, seed: list[Tensor] | None
+    ) -> None:
+        """Store's thread: the record and the lines before it, in one transaction."""
+        self.carried += lines
+        reason = self.store.put_seed(seed) if seed is not None else ""
+        if not reason:
+            stored = Entry(at_ns, SYNCER, Stored(command.record, command.sync))
+            reason = self.store.commit(command.record, sync=command.sync, lines=[*self.carried, stored])
+        if not reason:
+            self.carried = []
+        self.loop.call(self._committed, command.ticket, command.record, reason)
+
+    def _committed(self, ticket: int, record: Record, reason: str) -> None:
+        assert self.machine is not None
+        if not reason and isinstance(record, RoundRecord):
+            self.books.committed(record)
+        was_active = self.machine.is_active
+        self.handle(ev.Committed(self.loop.now_ns(), ticket, not reason, reason))
+        if self.machine.is_active and not was_active:
+            self._open_door()
+
+    def _flush(self) -> None:
+        lines, self.lines = self.lines, []
+        self.storing.do(self._flush_now, lines)
+        self.loop.after(FLUSH_NS, self._flush)
+
+    def _flush_now(self, lines: list[Entry]) -> None:
+        """Store's thread."""
+        self.carried += lines
+        if self.carried and not self.store.write_tape(self.carried):
+            self.carried = []
+        del self.carried[:-MAX_LINES]
+
+    def _take_snapshot(self, command: do.TakeSnapshot) -> None:
+        assert self.machine is not None
+        assert self.model is not None
+        versions = tuple(fragment.version for fragment in self.machine.desk.state.fragments)
+        self.snapshots.do(self._write_snapshot, command.merges, versions, list(self.model.states))
+
+    def _write_snapshot(self, merges: int, versions: tuple[int, ...], states: list[Any]) -> None:
+        """Snapshots' thread: states are replaced, never changed, so this pauses nobody."""
+        prepared = self.store.write_snapshot(merges, versions, states)
+        self.storing.do(self._register_snapshot, merges, prepared)
+
+    def _register_snapshot(self, merges: int, prepared: Any) -> None:
+        """Store's thread."""
+        reason = prepared.reason or self.store.register_snapshot(prepared)
+        self.loop.call(lambda: self.handle(ev.SnapshotTaken(self.loop.now_ns(), merges, not reason, reason)))
