@@ -17,8 +17,9 @@ from atoll.wire.messages import PIECE, Bulk
 
 __all__ = ["Outbox"]
 
-MAX_MESSAGES = 256
-"""Bulk messages that may wait; beyond that the oldest that has not begun is dropped, and asked for again."""
+MAX_PER_FRAGMENT = 2
+"""Messages of one kind on one fragment that may wait. A peer that is further behind will ask for the newest
+version whole, so memory stays within two models however slow its link is."""
 
 
 @dataclass(slots=True)
@@ -32,9 +33,14 @@ class Outbox:
     num_messages: int = 0
 
     def put(self, message: Bulk, content: memoryview) -> None:
-        """Let a message wait for its turn; the content must not change any more."""
-        if len(self.waiting) >= MAX_MESSAGES:
-            self.waiting.popleft()
+        """Let a message wait for its turn; the content must not change any more.
+
+        If too many wait already, the oldest of them goes: the protocol asks again for what it misses.
+        """
+        about = _about(message)
+        alike = [held for held in self.waiting if _about(held[0]) == about]
+        if len(alike) >= MAX_PER_FRAGMENT:
+            self.waiting.remove(alike[0])
         self.waiting.append((message, content))
 
     def holds(self, message: Bulk) -> bool:
@@ -64,3 +70,7 @@ class Outbox:
         """Forget everything: the other side is gone."""
         self.waiting.clear()
         self.current = self.pieces = None
+
+
+def _about(message: Bulk) -> tuple[type, int]:
+    return type(message), getattr(message, "fragment", -1)
