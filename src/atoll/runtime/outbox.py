@@ -40,7 +40,7 @@ class Outbox:
         about = _about(message)
         alike = [held for held in self.waiting if _about(held[0]) == about]
         if len(alike) >= MAX_PER_FRAGMENT:
-            self.waiting.remove(alike[0])
+            self.waiting = deque(held for held in self.waiting if held is not alike[0])
         self.waiting.append((message, content))
 
     def holds(self, message: Bulk) -> bool:
