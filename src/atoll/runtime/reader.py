@@ -25,6 +25,7 @@ from atoll.runtime.security.certificates import ServerIdentity
 from atoll.runtime.security.tls import check_fingerprint, client_context
 from atoll.runtime.security.tokens import read_token
 from atoll.wire import messages as wire
+from atoll.wire.connection import Role
 from atoll.wire.frames import VERSION, Frame, Reader, pack_header, run_id
 from atoll.wire.url import LocalURL, RunURL, parse
 
@@ -91,7 +92,7 @@ class StatusClient:
     ) -> None:
         self.close()
 
-    def _ask(self, role: wire.Role, question: wire.Message, wanted: type) -> wire.Message:
+    def _ask(self, role: Role, question: wire.Message, wanted: type) -> wire.Message:
         """One question, one answer of the wanted kind. An admin may read too, a reader only reads."""
         if self._line is not None and self._line.role not in (role, "admin"):
             self.close()
@@ -113,7 +114,7 @@ class StatusClient:
             raise self._unreachable(f"it answered with {type(answer).__name__}")
         return answer
 
-    def _open(self, role: wire.Role) -> _Line:
+    def _open(self, role: Role) -> _Line:
         line = _Line(self.url, role, self._certificate, self.timeout_s)
         try:
             opening = wire.Open(VERSION, self.url.run, role, self.token, "", SOFTWARE)
@@ -144,7 +145,7 @@ class StatusClient:
 class _Line:
     """One connection: frames out, frames in, a deadline for each exchange."""
 
-    def __init__(self, url: RunURL, role: wire.Role, certificate: Path | None, timeout_s: float) -> None:
+    def __init__(self, url: RunURL, role: Role, certificate: Path | None, timeout_s: float) -> None:
         self.role = role
         self._run = run_id(url.run)
         self._sequence = 0

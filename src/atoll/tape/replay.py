@@ -2,11 +2,13 @@
 
 A tape may hold many lives: each boot of the syncer and each life of a learner is a machine of its
 own, begun by its first event and ended by the next one's. Commands must come back one for one.
+
+A tape on disk holds no commands: they follow from the events, so `expand` makes them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,9 +18,9 @@ from atoll.core.events import Event
 from atoll.core.learner import LearnerMachine
 from atoll.core.params import RunParams
 from atoll.core.syncer import SyncerMachine
-from atoll.tape.entries import Entry
+from atoll.tape.entries import Entry, Item
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "expand", "replay"]
 
 Machine: TypeAlias = LearnerMachine | SyncerMachine
 
@@ -48,12 +50,12 @@ def replay(entries: Iterable[Entry], params: RunParams) -> Replay:
     expected: dict[str, list[Command]] = {}
     for number, (_, actor, item) in enumerate(entries):
         if isinstance(item, ev.Booted | ev.Started):
-            machines[actor] = SyncerMachine(params) if isinstance(item, ev.Booted) else LearnerMachine(params)
+            machines[actor] = _begin(item, params)
             expected[actor] = []
         machine = machines.get(actor)
         if machine is None:
             continue
-        if type(item).__module__ == ev.__name__:
+        if _is_event(item):
             if expected[actor]:
                 result.problems.append(f"line {number}: {actor} now also commands {expected[actor][0]}")
                 return result
@@ -67,3 +69,29 @@ def replay(entries: Iterable[Entry], params: RunParams) -> Replay:
                 result.problems.append(f"line {number}: {actor} commanded {item}, now it commands {wanted}")
                 return result
     return result
+
+
+def expand(entries: Iterable[Entry], params: RunParams) -> Iterator[Entry]:
+    """The same tape with every machine's commands behind the events that lead to them.
+
+    What stands before the first event of a machine's life, or is no event, passes through as it is.
+    """
+    machines: dict[str, Machine] = {}
+    for entry in entries:
+        yield entry
+        at_ns, actor, item = entry
+        if isinstance(item, ev.Booted | ev.Started):
+            machines[actor] = _begin(item, params)
+        machine = machines.get(actor)
+        if machine is not None and _is_event(item):
+            event: Event = item  # type: ignore[assignment]  # told by its module
+            for command in machine.handle(event):
+                yield Entry(at_ns, actor, command)
+
+
+def _begin(event: ev.Booted | ev.Started, params: RunParams) -> Machine:
+    return SyncerMachine(params) if isinstance(event, ev.Booted) else LearnerMachine(params)
+
+
+def _is_event(item: Item) -> bool:
+    return type(item).__module__ == ev.__name__

@@ -1,0 +1,136 @@
+"""The verdict on a real run: its tapes, held against the invariants and against the machines.
+
+The syncer's tape stands in run.db; each life of a learner on this machine left one in its own directory. All
+were written by one monotonic clock, so they are merged by time, every tape in its own order. They hold events
+and what the store testified; the commands are made again by running the machines (`tape.replay.expand`), and
+the whole goes through `atoll.invariants`, exactly as a simulated run does.
+
+Replay is a by-product: each record that was stored must be one that the machine, given the same events,
+commits again. A life that was killed lacks the last moments of its tape, which is no violation.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from atoll.core import commands as do
+from atoll.core import events as ev
+from atoll.core import messages as msg
+from atoll.core.records import Record
+from atoll.errors import AtollError, TapeError
+from atoll.invariants import Checker
+from atoll.runtime.joining import sizes_of
+from atoll.runtime.store import RunView, read_run
+from atoll.runtime.tape_file import TapeFile
+from atoll.tape.entries import SYNCER, Entry, Stored
+from atoll.tape.replay import expand
+
+__all__ = ["Verdict", "check_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the tapes of a run say."""
+
+    violations: list[str]
+    """Broken invariants, one sentence each."""
+    num_checks: int
+    num_entries: int
+    """Lines read from the tapes, commands included."""
+    replay: list[str] = field(default_factory=list)
+    """Where the machines decide otherwise today than they did then."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.violations and not self.replay
+
+
+def check_run(run_dir: Path) -> Verdict:
+    """Check every tape of a run directory. Raises `StoreError` if it holds no run."""
+    view = read_run(run_dir)
+    if view.manifest is None:
+        return Verdict([], 0, 0)
+    params = sizes_of(view.manifest, view.config)
+    checker, commits = Checker(params), _Commits()
+    num_entries = 0
+    try:
+        for entry in expand(_merged(_tapes(view)), params):
+            num_entries += 1
+            checker.read(_without_copying(entry))
+            commits.read(entry)
+    except AtollError as error:
+        commits.problems.append(error.what)
+    commits.compare(view.records)
+    violations = [str(violation) for violation in checker.violations]
+    return Verdict(violations, sum(checker.num_checks.values()), num_entries, commits.problems)
+
+
+def _without_copying(entry: Entry) -> Entry:
+    """A report as the checker means it: on a real tape `held_ns` is the whole boundary, with the copies and
+    whatever else the machine was busy with, and none of that is waiting. Whether a learner had to wait for
+    somebody (I7) is in `held_on`, which stays.
+    """
+    event = entry.item
+    if isinstance(event, ev.Received) and isinstance(event.message, msg.Report):
+        return entry._replace(item=replace(event, message=replace(event.message, held_ns=0)))
+    return entry
+
+
+@dataclass(slots=True)
+class _Commits:
+    """Holds what was stored against what the machine commands, and against the ledger."""
+
+    commanded: list[Record] = field(default_factory=list)
+    stored: list[Record] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def read(self, entry: Entry) -> None:
+        if entry.actor == SYNCER and isinstance(entry.item, do.Commit):
+            self.commanded.append(entry.item.record)
+        elif isinstance(entry.item, Stored):
+            record = entry.item.record
+            self.stored.append(record)
+            if record in self.commanded:
+                self.commanded.remove(record)
+            else:
+                self.problems.append(f"{record} was stored, and the machine does not commit it today")
+
+    def compare(self, records: tuple[Record, ...]) -> None:
+        """The tape must hold every record of the ledger, in its order."""
+        if not self.problems and tuple(self.stored) != records:
+            num = len(self.stored)
+            self.problems.append(f"the tape saw {num} records stored, the ledger has {len(records)}")
+
+
+def _tapes(view: RunView) -> Iterator[Iterator[Entry]]:
+    yield view.entries()
+    for path in sorted((view.run_dir / "learners").glob("*/tape-*.db")):
+        yield _read(path)
+
+
+def _read(path: Path) -> Iterator[Entry]:
+    tape = TapeFile(path)
+    try:
+        yield from tape.read()
+    except TapeError as error:
+        raise TapeError(f"{path}: {error.what}", error.so_what, error.now_what) from error
+    finally:
+        tape.close()
+
+
+def _merged(tapes: Iterator[Iterator[Entry]]) -> Iterator[Entry]:
+    """All tapes as one, by time. A line never comes before the one above it on its own tape."""
+    keyed = [_keyed(number, tape) for number, tape in enumerate(tapes)]
+    for _, _, _, entry in heapq.merge(*keyed):
+        yield entry
+
+
+def _keyed(number: int, tape: Iterator[Entry]) -> Iterator[tuple[int, int, int, Entry]]:
+    newest_ns = 0
+    for line, entry in enumerate(tape):
+        newest_ns = max(newest_ns, entry.at_ns)
+        yield newest_ns, number, line, entry
