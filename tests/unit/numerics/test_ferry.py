@@ -139,6 +139,14 @@ def test_a_snapshot_makes_the_training_thread_wait_for_nothing():
     device.touch("host reads", pending.snapshot)
 
 
+def test_several_snapshots_at_one_boundary_do_not_wait_for_each_others_way_out():
+    device = FakeDevice("side")
+    _, replica = replica_on(device)
+    for p in range(NUM_BUFFERS):
+        replica.snapshot(p)
+    assert [line for line in device.log if line.startswith("side")] == []
+
+
 def test_a_version_comes_in_before_the_boundary_and_is_then_copied_within_the_device():
     device = FakeDevice("training")
     _, replica = replica_on(device)

@@ -146,6 +146,17 @@ def test_a_merge_takes_no_norm_again_of_a_body_that_was_inspected(monkeypatch):
     assert len(counted) == 4
 
 
+def test_norms_are_forgotten_with_their_round_because_receive_buffers_are_used_again():
+    model, _ = model_of()
+    bodies = bodies_for(model, 0)
+    model.inspect(0, list(zip("ab", bodies, strict=True)))
+    model.install(0, model.merge(0, PARTS, bodies))
+    for body, fresh in zip(bodies, bodies_for(model, 0, seed=50), strict=True):
+        body.copy_(fresh)
+    delta = merge(bodies, [1.0, 3.0], UP, model.manifest.fragments[0])
+    assert torch.equal(model.merge(0, PARTS, bodies).delta, delta)
+
+
 def test_norms_kept_do_not_keep_the_bodies():
     model, _ = model_of()
     bodies = bodies_for(model, 0)
