@@ -65,10 +65,13 @@ class SnapshotRow:
 class Ledger:
     """An open run.db. A failing disk raises `sqlite3.Error` or `OSError`, damage raises `StoreError`."""
 
-    def __init__(self, path: Path, files: Files, *, readonly: bool = False) -> None:
+    def __init__(self, path: Path, files: Files, *, readonly: bool = False, has_files: bool = False) -> None:
+        """Open a database, or make a new one; `has_files` says that there must be an old one."""
         self.path = path
         self._files = files
-        self._is_suspect = False
+        # A log that is still there was left by a process that died: nobody knows what it had to repair.
+        self._is_suspect = not readonly and path.with_name(f"{path.name}-wal").exists()
+        self._tail = (0, b"")
         mode = "ro" if readonly else "rwc"
         try:
             # Python's own transactions are off: they would begin and end where we do not look.
@@ -80,7 +83,7 @@ class Ledger:
             raise _unusable(path, error) from error
         try:
             if not readonly:
-                self._create()
+                self._create(has_files)
             self._check_format()
             self._tail = self._read_tail()
             self.epoch = self._read_epoch()
@@ -147,16 +150,21 @@ class Ledger:
         elif difference := held.first_difference(manifest):
             raise Refusal(f"the run has another model: {difference}")
 
-    def register(self, prepared: PreparedSnapshot, drop: list[str]) -> None:
-        """Make a snapshot count, and forget others."""
+    def register(self, prepared: PreparedSnapshot) -> None:
+        """Make a snapshot count."""
         versions = json.dumps(prepared.versions)
         row = (prepared.name, self.last_id, prepared.merges, versions, prepared.digest)
         with self.transaction(sync=True) as db:
             db.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, NULL)", row)
-            db.executemany("DELETE FROM snapshots WHERE name = ?", [(name,) for name in drop])
+
+    def forget_snapshots(self, names: list[str]) -> None:
+        """Make snapshots count no more, durably, before their files are deleted."""
+        if names:
+            with self.transaction(sync=True) as db:
+                db.executemany("DELETE FROM snapshots WHERE name = ?", [(name,) for name in names])
 
     def _mend(self) -> None:
-        """After a failure: get everything acknowledged out of the log and onto the disk, or raise."""
+        """After a failure, here or before us: force everything acknowledged onto the disk, or raise."""
         if not self._is_suspect:
             return
         self._files.step("checkpoint", self.path)
@@ -240,10 +248,13 @@ class Ledger:
 
     # Opening
 
-    def _create(self) -> None:
+    def _create(self, has_files: bool) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         if self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-            self._tail = (0, b"")
+            if has_files:
+                raise damaged(
+                    self.path, "it is empty, although there are deltas or initial weights beside it"
+                )
             with self.transaction(sync=True) as db:
                 tables.create(db)
                 _put_meta(db, "format", str(tables.FORMAT))

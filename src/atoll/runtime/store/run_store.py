@@ -20,7 +20,7 @@ from pathlib import Path
 from torch import Tensor
 
 from atoll.config import RunConfig
-from atoll.core.records import EpochRecord, Record
+from atoll.core.records import EpochRecord, Record, StoredState
 from atoll.errors import StoreError
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import OuterState, digest
@@ -72,10 +72,11 @@ class RunStore:
                 files.make_folder(run_dir)
                 lock = RunLock(run_dir)
                 _prepare(files, run_dir, config)
-            ledger = Ledger(run_dir / "run.db", files, readonly=readonly)
+            ledger = Ledger(run_dir / "run.db", files, readonly=readonly, has_files=_has_files(run_dir))
             try:
                 if not readonly:
                     files.sync_folder(run_dir)
+                    _discard_strays(files, run_dir, ledger)
                 return cls(run_dir, config, files, ledger, lock)
             except BaseException:
                 ledger.close()
@@ -90,6 +91,8 @@ class RunStore:
     def load(self) -> Found:
         """Everything in the directory, every digest checked."""
         found, self._damaged = read_found(self._ledger, self.run_dir, self._config, self._files)
+        if self._config.durability.mode != "merge":
+            self._distrust_deltas(found.state)
         return found
 
     def put_manifest(self, manifest: Manifest) -> str:
@@ -126,6 +129,8 @@ class RunStore:
         reason = prepared.reason or self._try(lambda: self._register(prepared))
         if reason and prepared.name:
             self._files.discard(self.run_dir / "snapshots" / prepared.name)
+        if not reason and self._config.durability.keep == "recent":
+            self._try(self._prune)  # what it fails to delete is deleted with the next snapshot
         return reason
 
     def take_snapshot(self, merges: int, versions: tuple[int, ...], states: list[OuterState]) -> str:
@@ -174,6 +179,19 @@ class RunStore:
         self._ledger.commit(record, sync=sync, lines=lines)
         self._expected.committed(record)
 
+    def _distrust_deltas(self, state: StoredState) -> None:
+        """The last process may have died before it forced its deltas to disk, though they can be read."""
+        versions = next((row.versions for row in self._usable()), (0,) * len(state.fragments))
+        for name in sorted(self._ledger.deltas_after(versions)):
+            path = snapshots.delta_path(self.run_dir / "deltas", name)
+            if path.exists():
+                self._unsynced[name] = path
+
+    def _usable(self) -> list[SnapshotRow]:
+        """Snapshots that every fragment can be rebuilt from, newest first."""
+        rows = self._ledger.snapshots()
+        return [row for row in rows if not row.is_voided and row.name not in self._damaged]
+
     def _sync_deltas(self) -> None:
         """Force to disk what was put without sync; what cannot be forced is written anew."""
         folder = self.run_dir / "deltas"
@@ -194,20 +212,19 @@ class RunStore:
             raise Refusal(f"the delta {name} was lost before it reached the disk: {error}") from error
 
     def _register(self, prepared: PreparedSnapshot) -> None:
-        rows = self._ledger.snapshots()
-        second = next((row for row in rows if not row.is_voided and row.name not in self._damaged), None)
-        prunes = self._config.durability.keep == "recent" and second is not None
-        drop = [row.name for row in rows if row is not second] if prunes else []
         self._sync_deltas()
-        self._ledger.register(prepared, drop)
-        if prunes and second is not None:
-            self._prune(second, drop)
+        self._ledger.register(prepared)
 
-    def _prune(self, oldest: SnapshotRow, drop: list[str]) -> None:
-        """Delete the files of forgotten snapshots, and deltas that nothing needs; or else next time."""
-        for name in drop:
+    def _prune(self) -> None:
+        """Delete what lies before the second-newest usable snapshot, and what no record names."""
+        usable = self._usable()
+        if len(usable) < 2:
+            return
+        needless = [row.name for row in self._ledger.snapshots() if row not in usable[:2]]
+        self._ledger.forget_snapshots(needless)
+        for name in needless:
             self._files.discard(self.run_dir / "snapshots" / name)
-        needed = self._ledger.deltas_after(oldest.versions) | self._expected.deltas
+        needed = self._ledger.deltas_after(usable[1].versions) | self._expected.deltas
         for path in (self.run_dir / "deltas").glob("*.safetensors"):
             if path.stem not in needed:
                 self._files.discard(path)
@@ -248,9 +265,9 @@ def _is_rolled_back(row: SnapshotRow, fragment: int, records: list[Record]) -> b
 def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:
     """Folders and settings, before the database is opened."""
     is_new = not (run_dir / "run.db").exists()
-    if is_new and any((run_dir / "deltas").glob("*.safetensors")):
+    if is_new and _has_files(run_dir):
         raise StoreError(
-            f"{run_dir / 'run.db'} is missing, but {run_dir / 'deltas'} is not empty.",
+            f"{run_dir / 'run.db'} is missing, although there are deltas or initial weights beside it.",
             "A new run started here would delete what is left of the old one.",
             "Restore run.db from a copy, or choose another run directory.",
         )
@@ -259,6 +276,21 @@ def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:
         files.make_folder(folder)
         files.discard_unfinished(folder)
     files.discard_unfinished(run_dir)
+
+
+def _has_files(run_dir: Path) -> bool:
+    """Whether a run has left more than its database here."""
+    return (run_dir / "snapshots" / snapshots.SEED).exists() or any(
+        (run_dir / "deltas").glob("*.safetensors")
+    )
+
+
+def _discard_strays(files: Files, run_dir: Path, ledger: Ledger) -> None:
+    """Delete snapshots that were written and never registered."""
+    registered = {row.name for row in ledger.snapshots()}
+    for path in (run_dir / "snapshots").iterdir():
+        if path.is_dir() and path.name not in registered:
+            files.discard(path)
 
 
 def _unusable(run_dir: Path, error: Exception) -> StoreError:
