@@ -35,6 +35,9 @@ def part(name, weight):
 PARTS = (part("a", 1.0), part("b", 3.0))
 
 
+# Fragment 0 holds the embedding, merged by the mean; fragment 1 a matrix, merged by RDA, which needs norms.
+
+
 def bodies_for(model, p, seed=10):
     numel = model.manifest.fragments[p].numel
     return [UP.encode(gaussian(numel, seed + k)) for k in range(2)]
@@ -128,10 +131,10 @@ def test_inspections_say_norm_and_finiteness_by_name():
 
 def test_a_merge_takes_no_norm_again_of_a_body_that_was_inspected(monkeypatch):
     model, _ = model_of()
-    bodies = bodies_for(model, 0)
-    expected = model.merge(0, PARTS, bodies).delta
-    refused = UP.encode(gaussian(model.manifest.fragments[0].numel, 99))
-    model.inspect(0, [("a", bodies[0]), ("aa", refused), ("b", bodies[1])])
+    bodies = bodies_for(model, 1)
+    expected = model.merge(1, PARTS, bodies).delta
+    refused = UP.encode(gaussian(model.manifest.fragments[1].numel, 99))
+    model.inspect(1, [("a", bodies[0]), ("aa", refused), ("b", bodies[1])])
     counted = []
 
     def counting(*args):
@@ -139,22 +142,22 @@ def test_a_merge_takes_no_norm_again_of_a_body_that_was_inspected(monkeypatch):
         return inspect(*args)
 
     monkeypatch.setattr(global_state, "inspect", counting)
-    assert torch.equal(model.merge(0, PARTS, bodies).delta, expected)
+    assert torch.equal(model.merge(1, PARTS, bodies).delta, expected)
     assert counted == []
-    others = bodies_for(model, 0, seed=50)  # never inspected: the kept norms are not theirs
-    assert torch.equal(model.merge(0, PARTS, others).delta, model_of()[0].merge(0, PARTS, others).delta)
+    others = bodies_for(model, 1, seed=50)  # never inspected: the kept norms are not theirs
+    assert torch.equal(model.merge(1, PARTS, others).delta, model_of()[0].merge(1, PARTS, others).delta)
     assert len(counted) == 4
 
 
 def test_norms_are_forgotten_with_their_round_because_receive_buffers_are_used_again():
     model, _ = model_of()
-    bodies = bodies_for(model, 0)
-    model.inspect(0, list(zip("ab", bodies, strict=True)))
-    model.install(0, model.merge(0, PARTS, bodies))
-    for body, fresh in zip(bodies, bodies_for(model, 0, seed=50), strict=True):
+    bodies = bodies_for(model, 1)
+    model.inspect(1, list(zip("ab", bodies, strict=True)))
+    model.install(1, model.merge(1, PARTS, bodies))
+    for body, fresh in zip(bodies, bodies_for(model, 1, seed=50), strict=True):
         body.copy_(fresh)
-    delta = merge(bodies, [1.0, 3.0], UP, model.manifest.fragments[0])
-    assert torch.equal(model.merge(0, PARTS, bodies).delta, delta)
+    delta = merge(bodies, [1.0, 3.0], UP, model.manifest.fragments[1])
+    assert torch.equal(model.merge(1, PARTS, bodies).delta, delta)
 
 
 def test_norms_kept_do_not_keep_the_bodies():
