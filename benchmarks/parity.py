@@ -138,9 +138,8 @@ def decoupled(options: argparse.Namespace, seed: int, text: Tensor, learners: in
                 if replica.has_pending((t - options.tau) % P):
                     replica.adopt((t - options.tau) % P, merged=True)
         p = t % P
-        for replica in replicas:
-            replica.snapshot(p)
-        bodies = [replica.encode(p) for replica in replicas]
+        offers = [replica.snapshot(p) for replica in replicas]
+        bodies = [replica.encode(p, offer) for replica, offer in zip(replicas, offers, strict=True)]
         merged = merge(bodies, [1.0] * learners, codec, manifest.fragments[p])
         published = outer_step(states[p], merged, options.eta, options.mu, codec)
         for replica in replicas:

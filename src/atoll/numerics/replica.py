@@ -274,8 +274,13 @@ class Replica:
     def unstage(self, fragment: int) -> None:
         """Forget a staged version: an earlier life of the syncer published it."""
         staged, self._staged[fragment] = self._staged[fragment], None
-        if staged is not None and staged.cargo is not None and self._ferry is not None:
-            self._ferry.drop(staged.cargo)
+        if staged is not None:
+            self.drop_cargo(staged.cargo)
+
+    def drop_cargo(self, cargo: Cargo | None) -> None:
+        """Give back what `prefetch` brought to the device, if it will not be staged after all."""
+        if cargo is not None and self._ferry is not None:
+            self._ferry.drop(cargo)
 
     def stage(self, fragment: int, body: Tensor) -> Tensor:
         """All of staging in one call, for callers without a worker. Returns the new base, for its digest."""

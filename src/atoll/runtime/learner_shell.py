@@ -204,11 +204,13 @@ class LearnerShell:
             newest = None if is_full else self.replica.newest(p)
         staged = None if content is None else self._next_base(p, newest, content)
         ok = staged is not None and digest(staged) == publish.digest
+        cargo = self.replica.prefetch(staged) if ok and staged is not None else None
         with self.lock:
             if self.machine.slots[p].staging is not publish:
+                self.replica.drop_cargo(cargo)
                 return
             if ok and staged is not None:
-                self.replica.put_staged(p, staged)
+                self.replica.put_staged(p, staged, cargo)
             self._handle(ev.Staged(self.loop.now_ns(), p, publish.version, publish.digest, ok))
 
     def _next_base(self, p: int, newest: Tensor | None, content: memoryview) -> Tensor:

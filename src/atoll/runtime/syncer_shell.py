@@ -90,6 +90,8 @@ class SyncerShell:
     lines: list[Entry] = field(default_factory=list)
     carried: list[Entry] = field(default_factory=list)
     """Lines that the disk has refused so far; the store's thread only."""
+    inspected: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    """Bodies of a round by name: the very tensors, so that `merge` need not measure them again."""
     results: dict[tuple[int, int], MergeResult] = field(default_factory=dict)
     seeds: dict[tuple[str, int], dict[int, Tensor]] = field(default_factory=dict)
     buffers: dict[str, tuple[wire.BufferValues, Tensor]] = field(default_factory=dict)
@@ -382,8 +384,9 @@ class SyncerShell:
         """Compute's thread."""
         p, number = command.fragment, command.round
         assert self.model is not None
-        bodies = [(name, self.spool.get((p, number, name))) for name, _ in command.offers]
-        results = tuple(self.model.inspect(p, bodies))
+        bodies = {name: self.spool.get((p, number, name)) for name, _ in command.offers}
+        self.inspected[p, number] = bodies
+        results = tuple(self.model.inspect(p, list(bodies.items())))
         self.loop.call(lambda: self.handle(ev.Inspected(self.loop.now_ns(), p, number, results)))
 
     def _merge(self, command: do.Merge) -> None:
@@ -393,8 +396,8 @@ class SyncerShell:
         """Compute's thread."""
         p, number, parts = command.fragment, command.round, command.contributors
         assert self.model is not None
-        bodies = [self.spool.get((p, number, part.name)) for part in parts]
-        result = self.model.merge(p, parts, bodies)
+        bodies = self.inspected.pop((p, number))
+        result = self.model.merge(p, parts, [bodies[part.name] for part in parts])
         self.loop.call(self._merged, command, result)
 
     def _merged(self, command: do.Merge, result: MergeResult) -> None:
@@ -427,6 +430,7 @@ class SyncerShell:
     def _discard(self, command: do.Discard) -> None:
         p, number = command.fragment, command.round
         self.spool.drop(lambda key: key[0] == p and key[1] <= number)
+        self.inspected.pop((p, number), None)
         self.results.pop((p, number), None)
 
     # Storing
