@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_cutting_copies_nothing():
 
 
 def test_content_may_be_a_view_of_wider_items():
-    floats = memoryview(bytearray(40)).cast("f")
+    floats: Any = memoryview(bytearray(40)).cast("f")
     assert [len(part) for _, part in cut(body_of(bytes(40)), floats, 16)] == [16, 16, 8]
 
 
