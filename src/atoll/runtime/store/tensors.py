@@ -80,7 +80,8 @@ def _layout(text: bytes) -> list[tuple[str, int]]:
     try:
         for name, entry in json.loads(text).items():
             (numel,), (start, stop) = entry["shape"], entry["data_offsets"]
-            if entry["dtype"] != "F32" or start != end or stop - start != 4 * numel or numel < 0:
+            is_count = type(numel) is int and numel >= 0
+            if not is_count or entry["dtype"] != "F32" or (start, stop) != (end, end + 4 * numel):
                 raise ValueError("its tensors are not flat f32, one after the other")
             layout.append((name, numel))
             end = stop

@@ -39,6 +39,7 @@ class RunView:
     state: StoredState
     """The fold of the records. Does not look at deltas or snapshots: `found` does."""
     manifest: Manifest | None
+    files: Files
 
     def entries(self) -> Iterator[Entry]:
         """The tape up to now, line by line; a damaged block is a `TapeError`."""
@@ -53,7 +54,7 @@ class RunView:
         ledger = _open(self.run_dir)
         try:
             for _ in range(MAX_LOOKS):
-                found, damaged_names = read_found(ledger, self.run_dir, self.config, Files())
+                found, damaged_names = read_found(ledger, self.run_dir, self.config, self.files)
                 if not found.state.problems and not damaged_names:
                     break
             return found
@@ -61,7 +62,7 @@ class RunView:
             ledger.close()
 
 
-def read_run(run_dir: Path) -> RunView:
+def read_run(run_dir: Path, files: Files | None = None) -> RunView:
     """Look at a run directory. Raises `StoreError` if there is none, or if its records are damaged."""
     ledger = _open(run_dir)
     try:
@@ -71,7 +72,7 @@ def read_run(run_dir: Path) -> RunView:
         raise damaged(ledger.path, str(error)) from error
     finally:
         ledger.close()
-    return RunView(run_dir, read_settings(run_dir), tuple(records), fold(records), manifest)
+    return RunView(run_dir, read_settings(run_dir), tuple(records), fold(records), manifest, files or Files())
 
 
 def _open(run_dir: Path) -> Ledger:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from atoll.config import DurabilityConfig, RunConfig, SyncConfig
 from atoll.core.params import Durability
-from atoll.core.records import Contributor, EpochRecord, MemberRecord, Record, RoundRecord, SeedRecord
+from atoll.core.records import (
+    Contributor,
+    EpochRecord,
+    MemberRecord,
+    Record,
+    Rollback,
+    RoundRecord,
+    SeedRecord,
+)
 from atoll.numerics.codec import codec_for
 from atoll.numerics.outer import OuterState, digest, fold
 from atoll.runtime.store import Found, RunStore, Store
@@ -58,6 +66,11 @@ class Driver:
         self.epoch = 0
         self.num_rounds = 0
 
+    @property
+    def run_dir(self) -> Path:
+        assert isinstance(self.store, RunStore)
+        return self.store.run_dir
+
     def commit(self, record: Record, *, sync: bool = True, lines: list[Entry] | None = None) -> str:
         self.in_flight = record
         reason = self.store.commit(record, sync=sync, lines=lines or [])
@@ -81,7 +94,7 @@ class Driver:
     def next_epoch(self, found: Found | None = None) -> None:
         """Boot; with what a restart found, go on from there."""
         self.epoch += 1
-        rollbacks = ()
+        rollbacks: tuple[Rollback, ...] = ()
         if found is not None:
             rollbacks = found.state.rollbacks
             for rollback in rollbacks:

@@ -21,7 +21,7 @@ MODES = ("merge", "cycle")
 
 
 @pytest.fixture(scope="module")
-def originals(shared_folder) -> dict[str, Driver]:
+def originals(shared_folder: Path) -> dict[str, Driver]:
     """A run in each mode, made once; every test works on a copy."""
     return {mode: make(shared_folder / mode, mode) for mode in MODES}
 
@@ -40,13 +40,13 @@ def make(path: Path, mode) -> Driver:
 
 
 @pytest.fixture
-def start(originals, folder) -> Callable[[str, FailingFiles], Driver]:
+def start(originals: dict[str, Driver], folder: Path) -> Callable[[str, FailingFiles], Driver]:
     """Opens a copy of a run, on a disk that can be made to fail."""
     numbers = itertools.count(1)
 
     def opened(mode: str, files: FailingFiles) -> Driver:
         original = originals[mode]
-        run_dir = image(original.store.run_dir, folder / f"run-{next(numbers)}")
+        run_dir = image(original.run_dir, folder / f"run-{next(numbers)}")
         store = RunStore.open(run_dir, original.config, files=files)
         store.load()
         return original.twin(store)
@@ -75,13 +75,13 @@ def test_a_failure_at_any_operation_has_a_reason_and_leaves_the_store_whole(star
         files.arm(0, None)
         if failed and reason:
             assert (reason == NO_SPACE) == (error == errno.ENOSPC)
-        driver.assert_whole(reload(image(driver.store.run_dir, folder / "image"), driver.config))
+        driver.assert_whole(reload(image(driver.run_dir, folder / "image"), driver.config))
         driver.assert_whole(driver.store.load())
         if reason:  # the same again works, once the disk does
             assert ACTS[act](driver) == ""
         assert driver.round(0) == ""
         assert driver.snapshot() == ""
-        driver.assert_whole(reload(image(driver.store.run_dir, folder / "image"), driver.config))
+        driver.assert_whole(reload(image(driver.run_dir, folder / "image"), driver.config))
         driver.store.close()
         if not failed:
             assert n > 1
@@ -98,7 +98,7 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(start, folder, act,
         try:
             ACTS[act](driver)
         except Crash:
-            found = reload(image(driver.store.run_dir, folder / "image"), driver.config)
+            found = reload(image(driver.run_dir, folder / "image"), driver.config)
             driver.assert_whole(found)
             driver.store.close()
             continue
@@ -134,7 +134,7 @@ def test_leftovers_of_a_crash_are_deleted_at_the_next_start(start, folder):
         try:
             driver.snapshot()
         except Crash:
-            run_dir = image(driver.store.run_dir, folder / "image")
+            run_dir = image(driver.run_dir, folder / "image")
             reload(run_dir, driver.config)
             assert list(run_dir.rglob(".tmp-*")) == []
             with sqlite3.connect(run_dir / "run.db") as db:
@@ -150,7 +150,7 @@ def test_leftovers_of_a_crash_are_deleted_at_the_next_start(start, folder):
 def test_a_failed_fsync_is_not_retried_on_the_same_file(start):
     files = FailingFiles()
     driver = start("merge", files)
-    names = set()
+    names: set[str] = set()
     for fail_at in (4, 4, 0):  # after create, write the header, write the values
         files.arm(fail_at, errno.EIO)
         _, delta, record = driver.merge(1)
@@ -164,13 +164,13 @@ def test_a_failed_fsync_is_not_retried_on_the_same_file(start):
 def test_a_delta_whose_fsync_fails_at_the_end_of_its_cycle_is_written_anew(start, folder):
     files = FailingFiles()
     driver = start("cycle", files)
-    waiting = [path.name for path in (driver.store.run_dir / "deltas").iterdir()]
+    waiting = [path.name for path in (driver.run_dir / "deltas").iterdir()]
     files.arm(1, errno.EIO)
     assert driver.commit(MemberRecord(1, "b", "key", 9, 1, 1)) == ""
     assert files.operations[0].startswith("fsync ")
     assert files.operations[0].split()[1] in waiting
     assert any(name.startswith("create .tmp-") for name in files.operations)
-    driver.assert_whole(reload(image(driver.store.run_dir, folder / "image"), driver.config))
+    driver.assert_whole(reload(image(driver.run_dir, folder / "image"), driver.config))
     driver.store.close()
 
 
@@ -211,11 +211,11 @@ def test_a_database_that_cannot_grow_refuses_and_goes_on_when_it_can(folder):
     log_bytes = (folder / "run" / "run.db-wal").stat().st_size
     with no_file_grows_beyond(log_bytes):
         assert driver.commit(MemberRecord(1, "b", "key", 9, 1, 1)).startswith("run.db: ")
-    driver.assert_whole(reload(image(driver.store.run_dir, folder / "image"), run))
+    driver.assert_whole(reload(image(driver.run_dir, folder / "image"), run))
     driver.assert_whole(driver.store.load())
     assert driver.commit(MemberRecord(1, "b", "key", 9, 1, 1)) == ""
     assert driver.round(1) == ""
-    found = reload(image(driver.store.run_dir, folder / "image"), run)
+    found = reload(image(driver.run_dir, folder / "image"), run)
     driver.assert_whole(found)
     assert found.state.members["b"].incarnation == 1
     driver.store.close()
@@ -229,7 +229,7 @@ def test_after_a_failed_commit_nothing_is_committed_until_the_log_is_repaired(st
     files.arm(1, errno.EIO)
     assert driver.commit(MemberRecord(1, "b", "key", 9, 1, 1)).startswith("input/output error")
     files.arm(0, None)
-    reader = sqlite3.connect(driver.store.run_dir / "run.db", isolation_level=None)
+    reader = sqlite3.connect(driver.run_dir / "run.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM records").fetchall()
     refused = driver.commit(MemberRecord(1, "b", "key", 9, 1, 1))
