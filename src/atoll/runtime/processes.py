@@ -1,0 +1,432 @@
+"""Real processes on this machine: one syncer and M learners, looked after by the process that started them.
+
+Children come from a fork server that has imported torch and the model's library once, so a learner that was
+killed is back within a second instead of ten. Each child has a process group of its own, so Ctrl-C in a
+terminal reaches the parent alone, which then stops everybody in order; a log file of its own; one torch
+thread; and an eye on its parent, whose death it does not survive.
+
+    fleet = Fleet(run_dir, config, recipe.settings(), speeds=[1.0, 0.5])
+    fleet.start()
+    while not fleet.is_over:
+        fleet.look_after()      # a few times a second: restarts the dead
+    fleet.stop()
+
+Whoever dies is started again after a pause that grows with every failure; the syncer on its old port, so that
+its URL stays good. `events` records who was killed and restarted, and when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from atoll import errors
+from atoll.config import RunConfig
+from atoll.errors import AtollError, StoreError
+from atoll.recipes import recipe_from
+from atoll.wire.url import RunURL, parse
+
+__all__ = ["SYNCER", "Event", "Fleet", "in_child", "learner_names", "run_learner"]
+
+SYNCER = "syncer"
+
+START_S = 120.0
+"""Longest wait for the fork server's imports and the syncer's first word."""
+FIRST_PAUSE_S = 0.5
+LAST_PAUSE_S = 30.0
+DOWN_S = 8.0
+"""How long a learner that was killed on purpose stays dead: long enough to be missed, and seen."""
+MAX_FAILURES = 4
+"""Times that a child may end by itself with an error before the run is given up."""
+GOODBYE_S = 5.0
+"""After the end of a run, for learners to end by themselves."""
+PATIENCE_S = 15.0
+"""Time to say goodbye, at a stop or when the parent has died, before a child is killed."""
+MAX_WORDS = 2000
+
+Settings = Mapping[str, Any]
+
+PRELOAD = (
+    "__main__",
+    "torch",
+    "atoll.runtime.syncer",
+    "atoll.runtime.joining",
+    "atoll.runtime.export",
+    "atoll.runtime.verdict",
+    "atoll.recipes.learning",
+    "atoll.recipes.models",
+)
+LIBRARIES = {
+    "tokens": ("transformers.models.gemma4.modeling_gemma4",),
+    "images": ("transformers.models.vit.modeling_vit", "sklearn.datasets"),
+}
+"""By what a recipe counts. A module that is missing here only costs each child the time to import it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What became of a child: `killed`, `died`, `restarted`. Time is `time.time()`."""
+
+    at_s: float
+    kind: str
+    who: str
+    reason: str
+
+
+@dataclass(slots=True)
+class _Child:
+    """One name, and the process that bears it at the moment."""
+
+    name: str
+    what: Callable[..., None]
+    args: tuple[Any, ...]
+    process: BaseProcess | None = None
+    is_down: bool = False
+    """Dead, and to be started again at `due_s`."""
+    due_s: float = 0.0
+    num_failures: int = 0
+    was_killed: bool = False
+    is_done: bool = False
+
+
+@dataclass(eq=False)
+class Fleet:
+    """A syncer and its learners as processes. For one thread."""
+
+    run_dir: Path
+    config: RunConfig
+    settings: Settings
+    """Of the recipe."""
+    speeds: Sequence[float]
+    """One per learner: 0.5 takes twice the time for each step."""
+    down_s: float = DOWN_S
+    url: str = ""
+    events: list[Event] = field(default_factory=list)
+    children: dict[str, _Child] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Start the syncer, wait for its URL, start the learners. Raises what keeps it from starting."""
+        (self.run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        prepare(self.settings)
+        args = (self.config.to_toml(), str(self.run_dir), 0)
+        self.children[SYNCER] = _Child(SYNCER, run_syncer, args)
+        self._spawn(self.children[SYNCER])
+        self.url = self._wait_for_url()
+        where = parse(self.url)
+        assert isinstance(where, RunURL)
+        self.children[SYNCER].args = (*args[:2], where.port)
+        for name, speed in zip(learner_names(len(self.speeds)), self.speeds, strict=True):
+            state_dir = str(self.run_dir / "learners" / name)
+            learner = (dict(self.settings), self.url, str(self.run_dir), name, state_dir, speed)
+            self.children[name] = _Child(name, _run_own_learner, learner)
+            self._spawn(self.children[name])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is finished: the syncer has seen everybody off and ended as it should."""
+        return SYNCER in self.children and self.children[SYNCER].is_done
+
+    def look_after(self) -> None:
+        """Notice who has died, and start again whose pause is over."""
+        now_s = time.time()
+        for child in self.children.values():
+            process = child.process
+            if child.is_down and now_s >= child.due_s:
+                self._spawn(child)
+                self.events.append(Event(now_s, "restarted", child.name, ""))
+            elif not child.is_down and process is not None and process.exitcode is not None:
+                self._ended(child, process.exitcode, now_s)
+
+    def kill(self, name: str) -> bool:
+        """Kill -9, as a power cut would; False if there is nobody to kill."""
+        child = self.children[name]
+        process = child.process
+        if process is None or process.exitcode is not None or child.is_done:
+            return False
+        child.was_killed = True
+        self.events.append(Event(time.time(), "killed", name, "kill -9"))
+        process.kill()
+        process.join()
+        return True
+
+    def stop(self) -> None:
+        """Stop everybody in order: learners say goodbye, the syncer closes, whoever is left is killed."""
+        try:
+            learners = [child for name, child in self.children.items() if name != SYNCER]
+            if self.is_over:
+                _wait(learners, GOODBYE_S)
+            _terminate(learners)
+            _terminate([child for name, child in self.children.items() if name == SYNCER])
+        finally:
+            for child in self.children.values():
+                if child.process is not None and child.process.exitcode is None:
+                    child.process.kill()
+                    child.process.join()
+
+    def words(self, name: str) -> str:
+        """The end of a child's log."""
+        return _end_of(self.log_path(name))
+
+    def log_path(self, name: str) -> Path:
+        """Where a child writes."""
+        return self.run_dir / "logs" / f"{name}.log"
+
+    # Inside
+
+    def _spawn(self, child: _Child) -> None:
+        child.process = _context().Process(
+            target=_child, args=(child.name, str(self.log_path(child.name)), child.what, child.args)
+        )
+        child.process.start()
+        child.is_down = child.was_killed = False
+
+    def _ended(self, child: _Child, code: int, now_s: float) -> None:
+        if code == 0:
+            child.is_done = True
+            return
+        child.is_down = True
+        if child.was_killed:
+            child.due_s = now_s + self.down_s
+            return
+        child.num_failures += 1
+        if child.num_failures >= MAX_FAILURES:
+            raise self._given_up(child, code)
+        pause_s = min(FIRST_PAUSE_S * 2 ** (child.num_failures - 1), LAST_PAUSE_S)
+        child.due_s = now_s + pause_s
+        self.events.append(Event(now_s, "died", child.name, _how(code)))
+
+    def _wait_for_url(self) -> str:
+        """The syncer writes its URL once it listens."""
+        path, deadline_s = self.run_dir / "url", time.monotonic() + START_S
+        process = self.children[SYNCER].process
+        assert process is not None
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError):
+                return path.read_text(encoding="utf-8").strip()
+            process.join(0.05)
+            if process.exitcode is not None:
+                raise self._given_up(self.children[SYNCER], process.exitcode)
+        raise StoreError(
+            f"The syncer was not ready within {START_S:g} s.",
+            "Nobody could join.",
+            f"Its log may say why: {self.log_path(SYNCER)}",
+        )
+
+    def _given_up(self, child: _Child, code: int) -> StoreError:
+        words = self.words(child.name) or _how(code)
+        return StoreError(
+            f"{child.name} cannot be kept running: {words}",
+            "The run was stopped.",
+            f"Its whole log is {self.log_path(child.name)}",
+        )
+
+
+def learner_names(num_learners: int) -> list[str]:
+    """What the learners of a fleet are called."""
+    return [f"learner-{index}" for index in range(num_learners)]
+
+
+def prepare(settings: Settings) -> None:
+    """Tell the fork server what to import; has an effect until its first child only."""
+    # The server must have one thread when it forks, also where a library would start some at its import.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    _context().set_forkserver_preload([*PRELOAD, *LIBRARIES[recipe_from(settings).unit]])
+
+
+def in_child(log_path: Path, what: Callable[..., Any], *args: Any) -> Any:
+    """The JSON value that `what(*args)` returns in a child of its own, which has torch at hand already.
+
+    An `AtollError` there is raised here; any other failure is a `StoreError` with the end of its log.
+    """
+    ours, theirs = _context().Pipe(duplex=False)
+    process = _context().Process(
+        target=_child, args=(what.__name__, str(log_path), _answer, (theirs, what, args))
+    )
+    process.start()
+    theirs.close()
+    try:
+        answer = json.loads(ours.recv_bytes())
+    except EOFError:
+        process.join()
+        raise StoreError(
+            f"{what.__name__} ended without an answer: {_end_of(log_path) or _how(process.exitcode or 0)}",
+            "What it was asked for is not known.",
+            f"Its whole log is {log_path}",
+        ) from None
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.join()
+        ours.close()
+    if "error" in answer:
+        kind, *words = answer["error"]
+        raise getattr(errors, kind, AtollError)(*words)
+    return answer["value"]
+
+
+# In the children
+
+
+def run_learner(
+    settings: Settings,
+    url: str,
+    token: str | None,
+    name: str | None,
+    state_dir: str | None,
+    speed: float = 1.0,
+    certificate: str | None = None,
+) -> None:
+    """Join a run with a recipe and train until it is over; the loop that `atoll join` runs.
+
+    `speed` 0.5 makes every step take twice its time, by sleeping before the boundary.
+    """
+    import torch
+
+    from atoll.runtime.joining import join
+
+    recipe = recipe_from(settings)
+    model = recipe.build_model()
+    optimizer = recipe.build_optimizer(model)
+    learner = join(
+        url,
+        model=model,
+        optimizer=optimizer,
+        name=name,
+        token=token,
+        schedule=recipe.schedule,
+        state_dir=state_dir,
+        certificate=certificate,
+    )
+    torch.manual_seed(recipe.seed + learner.shard.index)  # for whatever a model draws while it trains
+    with learner:
+        began_s = time.perf_counter()
+        for batch in recipe.batches(learner.shard, learner.cursor or 0):
+            loss = recipe.loss(model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+            optimizer.step()
+            optimizer.zero_grad()
+            if speed < 1.0:
+                time.sleep((time.perf_counter() - began_s) * (1.0 / speed - 1.0))
+            learner.step(tokens=batch.tokens, loss=loss)
+            learner.cursor = batch.cursor
+            if learner.finished:
+                break
+            began_s = time.perf_counter()
+    if learner.ended:
+        raise SystemExit(f"{learner.name} no longer takes part: {learner.ended}")
+
+
+def _run_own_learner(
+    settings: Settings, url: str, run_dir: str, name: str, state_dir: str, speed: float
+) -> None:
+    from atoll.runtime.security.tokens import read_token
+
+    if hasattr(os, "SCHED_BATCH"):  # the syncer answers first, and steps are interrupted less often
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    Path(state_dir).mkdir(parents=True, exist_ok=True)
+    run_learner(settings, url, read_token(None, {}, Path(run_dir)), name, state_dir, speed)
+
+
+def run_syncer(config: str, run_dir: str, port: int) -> None:
+    """Serve a run on this machine until it is finished, or until SIGTERM."""
+    from atoll.runtime.syncer import Syncer
+
+    syncer = Syncer(RunConfig.from_toml(config), run_dir, port=port)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    with syncer:
+        while not syncer.wait(0.1) and not asked.is_set():
+            pass
+
+
+def _answer(pipe: Any, what: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        answer = {"value": what(*args)}
+    except AtollError as error:
+        answer = {"error": [type(error).__name__, error.what, error.so_what, error.now_what]}
+    pipe.send_bytes(json.dumps(answer).encode())
+
+
+def _child(name: str, log_path: str, what: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """The frame around everything that runs in a child."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    _die_with_parent()
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        what(*args)
+    except AtollError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(PATIENCE_S)
+            os._exit(1)
+
+    threading.Thread(target=watch, name="atoll-parent", daemon=True).start()
+
+
+# Small things
+
+
+def _context() -> ForkServerContext:
+    return multiprocessing.get_context("forkserver")
+
+
+def _terminate(children: Sequence[_Child]) -> None:
+    for child in children:
+        if child.process is not None and child.process.exitcode is None:
+            child.process.terminate()
+    _wait(children, PATIENCE_S)
+
+
+def _wait(children: Sequence[_Child], patience_s: float) -> None:
+    deadline_s = time.monotonic() + patience_s
+    for child in children:
+        if child.process is not None:
+            child.process.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _end_of(path: Path) -> str:
+    try:
+        lines = path.read_bytes()[-MAX_WORDS:].decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-3:])
