@@ -30,6 +30,7 @@ from atoll.core.members import NAME
 from atoll.errors import JoinError
 from atoll.numerics.partition import float_buffers
 from atoll.recipes import Shard
+from atoll.runtime.buffers import in_groups
 from atoll.runtime.learner_shell import LearnerShell, bytes_of
 from atoll.runtime.loop import Loop
 from atoll.runtime.stopwatch import Stopwatch, percentile, process_cpu_ns
@@ -237,18 +238,18 @@ class Learner:
                     group["lr"] = rate * factor
 
     def _report_buffers(self) -> None:
-        flat = torch.cat([buffer.detach().reshape(-1).float().cpu() for _, buffer in self._buffers])
-        content = bytes_of(flat)
-        message = wire.BufferValues(
-            self.name,
-            self.incarnation,
-            self.watch.num_tokens,
-            tuple(name for name, _ in self._buffers),
-            tuple(tuple(buffer.shape) for _, buffer in self._buffers),
-            len(content),
-            "",
-        )
-        self.uplink.bulk(message, content)
+        for group in in_groups(self._buffers):
+            content = bytes_of(torch.cat([buffer.detach().reshape(-1).float().cpu() for _, buffer in group]))
+            message = wire.BufferValues(
+                self.name,
+                self.incarnation,
+                self.watch.num_tokens,
+                tuple(name for name, _ in group),
+                tuple(tuple(buffer.shape) for _, buffer in group),
+                len(content),
+                "",
+            )
+            self.uplink.bulk(message, content)
 
     # On the other threads
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor
 
 from atoll.config import RunConfig
 from atoll.errors import StoreError
 from atoll.runtime import found
+from atoll.runtime.archive import Archive
 from atoll.runtime.door import Door
 from atoll.runtime.loop import Loop
 from atoll.runtime.security.certificates import ServerIdentity
@@ -176,12 +176,10 @@ class Syncer:
         self._shell = SyncerShell(
             self.config,
             self.name,
-            store,
+            Archive(store, self._loop, storing, snapshots),
             spool,
             self._loop,
             compute,
-            storing,
-            snapshots,
             self.accepts_loss,
             on_active=self._open,
             on_waiting=self._open,
@@ -273,24 +271,14 @@ class Syncer:
 
     def _close_door(self, closed: threading.Event) -> None:
         self._door.close()
-        lines, self._shell.lines = self._shell.lines, []
-        self._workers[1].do(self._shell._flush_now, lines)
+        self._shell.archive.flush(self._shell.take_lines())
         closed.set()
 
     def _keep_buffers(self) -> None:
         """The newest float buffers of every learner, for export."""
-        for name, (message, values) in self._shell.buffers.items():
-            tensors, at = {}, 0
-            for key, shape in zip(message.names, message.shapes, strict=False):
-                numel = 1
-                for extent in shape:
-                    numel *= extent
-                if at + numel <= values.numel():
-                    tensors[key] = values[at : at + numel].reshape(shape).clone()
-                at += numel
-            content = safetensors.torch.save(tensors, {"tokens": str(message.tokens)})
+        for name, held in self._shell.buffers.items():
             (self.run_dir / "buffers").mkdir(exist_ok=True)
-            self._write(f"buffers/{name}.safetensors", content)
+            self._write(f"buffers/{name}.safetensors", held.to_bytes())
 
     def _ask(self, what: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Have the loop answer; a loop that has died answers with the last status."""

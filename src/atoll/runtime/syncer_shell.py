@@ -2,8 +2,7 @@
 
     loop       sockets, timers, the machine, the books; waits for nothing else
     compute    inspects and merges
-    store      the only thread that touches run.db and the deltas, in the order of the commands
-    snapshots  writes snapshots and status files beside it
+    archive    threads for run.db, deltas and snapshots
 
 An event goes onto the tape before the machine sees it; the tape goes to disk with the next commit, in the
 same transaction, or after a second. Commands follow from events, so they are not written. The machine begins
@@ -29,19 +28,21 @@ from atoll.core import messages as msg
 from atoll.core.params import RunParams
 from atoll.core.records import Record, RoundRecord, SeedRecord
 from atoll.core.syncer import SyncerMachine
-from atoll.errors import AtollError, StoreError
+from atoll.errors import StoreError
 from atoll.numerics.codec import codec_for
 from atoll.numerics.global_state import GlobalModel, MergeResult
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import digest
+from atoll.runtime.archive import Archive
 from atoll.runtime.books import Books
+from atoll.runtime.buffers import LearnerBuffers
 from atoll.runtime.joining import sizes_of
 from atoll.runtime.links import Link
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.spool import Spool
-from atoll.runtime.store import Found, Store
+from atoll.runtime.store import Found
 from atoll.runtime.worker import Worker
-from atoll.tape.entries import SYNCER, Entry, Stored
+from atoll.tape.entries import SYNCER, Entry
 from atoll.wire import messages as wire
 
 __all__ = ["SyncerShell"]
@@ -49,8 +50,6 @@ __all__ = ["SyncerShell"]
 log = logging.getLogger("atoll")
 
 FLUSH_NS = 1_000_000_000
-MAX_LINES = 100_000
-"""Lines of tape kept while the disk refuses; beyond that the oldest go, and the status says so."""
 BUFFER_LIMIT = 256 << 20
 """Largest report of buffers."""
 LEVELS = {
@@ -69,12 +68,10 @@ class SyncerShell:
 
     config: RunConfig
     run: str
-    store: Store
+    archive: Archive
     spool: Spool[tuple[int, int, str]]
     loop: Loop
     compute: Worker
-    storing: Worker
-    snapshots: Worker
     accepts_loss: bool
     on_active: Callable[[], None]
     on_waiting: Callable[[], None]
@@ -88,13 +85,11 @@ class SyncerShell:
     at_the_door: list[tuple[Manifest, Callable[[str], None]]] = field(default_factory=list)
     timers: dict[str, Timer] = field(default_factory=dict)
     lines: list[Entry] = field(default_factory=list)
-    carried: list[Entry] = field(default_factory=list)
-    """Lines that the disk has refused so far; the store's thread only."""
     inspected: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
     """Bodies of a round by name: the very tensors, so that `merge` need not measure them again."""
     results: dict[tuple[int, int], MergeResult] = field(default_factory=dict)
     seeds: dict[tuple[str, int], dict[int, Tensor]] = field(default_factory=dict)
-    buffers: dict[str, tuple[wire.BufferValues, Tensor]] = field(default_factory=dict)
+    buffers: dict[str, LearnerBuffers] = field(default_factory=dict)
     past_up: int = 0
     past_down: int = 0
     performers: dict[type, Callable[[Any], None]] = field(init=False)
@@ -119,16 +114,7 @@ class SyncerShell:
 
     def start(self) -> None:
         """Read the store; from any thread."""
-        self.storing.do(self._load)
-
-    def _load(self) -> None:
-        """Store's thread."""
-        try:
-            found = self.store.load()
-        except AtollError as error:
-            self.loop.call(self.on_failed, error)
-            return
-        self.loop.call(self._loaded, found)
+        self.loop.call(self.archive.load, self._loaded, self.on_failed)
 
     def _loaded(self, found: Found) -> None:
         self.found = found
@@ -167,8 +153,7 @@ class SyncerShell:
     def handle(self, event: ev.Event) -> None:
         """One event through the machine; its commands are performed in order."""
         assert self.machine is not None
-        if len(self.lines) < MAX_LINES:
-            self.lines.append(Entry(event.at_ns, SYNCER, event))
+        self.lines.append(Entry(event.at_ns, SYNCER, event))
         for command in self.machine.handle(event):
             self.books.commanded(command, event.at_ns)
             performer = self.performers.get(type(command))
@@ -216,7 +201,7 @@ class SyncerShell:
         else:
             self.at_the_door.append((manifest, then))
             if self.manifest is None and len(self.at_the_door) == 1:
-                self.storing.do(self._keep_manifest, manifest)
+                self.archive.put_manifest(manifest, lambda reason: self._kept_manifest(manifest, reason))
 
     def _why_not_this(self, manifest: Manifest) -> str:
         assert self.manifest is not None
@@ -226,11 +211,6 @@ class SyncerShell:
             if difference
             else ""
         )
-
-    def _keep_manifest(self, manifest: Manifest) -> None:
-        """Store's thread."""
-        reason = self.store.put_manifest(manifest)
-        self.loop.call(self._kept_manifest, manifest, reason)
 
     def _kept_manifest(self, manifest: Manifest, reason: str) -> None:
         if not reason:
@@ -304,7 +284,7 @@ class SyncerShell:
                 return
             case wire.BufferValues():
                 assert content is not None
-                self.buffers[link.name] = (message, torch.frombuffer(content, dtype=torch.float32))
+                self.buffers.setdefault(link.name, LearnerBuffers()).take(message, content)
                 return
             case msg.Body():
                 assert content is not None
@@ -436,34 +416,24 @@ class SyncerShell:
     # Storing
 
     def _put_delta(self, command: do.PutDelta) -> None:
-        self.storing.do(self._put_delta_now, command, self.results[command.fragment, command.round].delta)
-
-    def _put_delta_now(self, command: do.PutDelta, delta: Tensor) -> None:
-        """Store's thread."""
-        reason = self.store.put_delta(command.delta_digest, delta, sync=command.sync)
         p, number = command.fragment, command.round
-        self.loop.call(lambda: self.handle(ev.DeltaPut(self.loop.now_ns(), p, number, not reason, reason)))
+
+        def then(reason: str) -> None:
+            self.handle(ev.DeltaPut(self.loop.now_ns(), p, number, not reason, reason))
+
+        delta = self.results[p, number].delta
+        self.archive.put_delta(command.delta_digest, delta, sync=command.sync, then=then)
 
     def _commit(self, command: do.Commit) -> None:
-        lines, self.lines = self.lines, []
         record, seed = command.record, None
         if isinstance(record, SeedRecord):
             parts = self.seeds[record.source, record.incarnation]
             seed = [parts[p] for p in range(len(record.digests))]
-        self.storing.do(self._commit_now, command, lines, self.loop.now_ns(), seed)
 
-    def _commit_now(
-        self, command: do.Commit, lines: list[Entry], at_ns: int, seed: list[Tensor] | None
-    ) -> None:
-        """Store's thread: the record and the lines before it, in one transaction."""
-        self.carried += lines
-        reason = self.store.put_seed(seed) if seed is not None else ""
-        if not reason:
-            stored = Entry(at_ns, SYNCER, Stored(command.record, command.sync))
-            reason = self.store.commit(command.record, sync=command.sync, lines=[*self.carried, stored])
-        if not reason:
-            self.carried = []
-        self.loop.call(self._committed, command.ticket, command.record, reason)
+        def then(reason: str) -> None:
+            self._committed(command.ticket, record, reason)
+
+        self.archive.commit(record, seed, self.take_lines(), sync=command.sync, then=then)
 
     def _committed(self, ticket: int, record: Record, reason: str) -> None:
         assert self.machine is not None
@@ -474,30 +444,21 @@ class SyncerShell:
         if self.machine.is_active and not was_active:
             self._open_door()
 
-    def _flush(self) -> None:
+    def take_lines(self) -> list[Entry]:
+        """Tape lines that have not been handed to the archive."""
         lines, self.lines = self.lines, []
-        self.storing.do(self._flush_now, lines)
-        self.loop.after(FLUSH_NS, self._flush)
+        return lines
 
-    def _flush_now(self, lines: list[Entry]) -> None:
-        """Store's thread."""
-        self.carried += lines
-        if self.carried and not self.store.write_tape(self.carried):
-            self.carried = []
-        del self.carried[:-MAX_LINES]
+    def _flush(self) -> None:
+        self.archive.flush(self.take_lines())
+        self.loop.after(FLUSH_NS, self._flush)
 
     def _take_snapshot(self, command: do.TakeSnapshot) -> None:
         assert self.machine is not None
         assert self.model is not None
+
+        def then(reason: str) -> None:
+            self.handle(ev.SnapshotTaken(self.loop.now_ns(), command.merges, not reason, reason))
+
         versions = tuple(fragment.version for fragment in self.machine.desk.state.fragments)
-        self.snapshots.do(self._write_snapshot, command.merges, versions, list(self.model.states))
-
-    def _write_snapshot(self, merges: int, versions: tuple[int, ...], states: list[Any]) -> None:
-        """Snapshots' thread: states are replaced, never changed, so this pauses nobody."""
-        prepared = self.store.write_snapshot(merges, versions, states)
-        self.storing.do(self._register_snapshot, merges, prepared)
-
-    def _register_snapshot(self, merges: int, prepared: Any) -> None:
-        """Store's thread."""
-        reason = prepared.reason or self.store.register_snapshot(prepared)
-        self.loop.call(lambda: self.handle(ev.SnapshotTaken(self.loop.now_ns(), merges, not reason, reason)))
+        self.archive.snapshot(command.merges, versions, list(self.model.states), then)
