@@ -1,4 +1,4 @@
-"""`atoll`: the command line. Each subcommand has a file of its own."""
+"""`atoll`: the command line. Each subcommand has a file of its own, and none imports torch to be listed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import typer
 
 from atoll import __version__
-from atoll.cli import simulate
+from atoll.cli import export, join, simulate, status, syncer, train
 from atoll.errors import AtollError
 
 __all__ = ["app", "run"]
@@ -20,6 +20,11 @@ cli = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+cli.command()(train.train)
+cli.command()(syncer.syncer)
+cli.command()(join.join)
+cli.command()(status.status)
+cli.command()(export.export)
 cli.add_typer(simulate.commands, name="simulate")
 
 

@@ -47,7 +47,7 @@ START_S = 120.0
 """Longest wait for the fork server's imports and the syncer's first word."""
 FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 30.0
-DOWN_S = 8.0
+DOWN_S = 6.0
 """How long a learner that was killed on purpose stays dead: long enough to be missed, and seen."""
 MAX_FAILURES = 4
 """Times that a child may end by itself with an error before the run is given up."""

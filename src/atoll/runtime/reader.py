@@ -201,14 +201,16 @@ def is_url(where: str) -> bool:
     return "://" in where
 
 
-def read_status(where: str | os.PathLike[str], token: str | None = None) -> dict[str, Any]:
+def read_status(
+    where: str | os.PathLike[str], token: str | None = None, certificate: Path | None = None
+) -> dict[str, Any]:
     """The status of the run at a URL or in a run directory.
 
     `live` says whether its syncer answered. If none did, a run directory still has the last status that was
-    written down, with its age in `age_s`.
+    written down, with its age in `age_s`. Token and certificate are for URLs: in a directory they are found.
     """
     if is_url(os.fspath(where)):
-        with StatusClient(os.fspath(where), read_token(token, os.environ, None)) as client:
+        with StatusClient(os.fspath(where), read_token(token, os.environ, None), certificate) as client:
             return {**client.status(), "live": True}
     run_dir = Path(where)
     url = _text(run_dir / "url")
@@ -219,29 +221,25 @@ def read_status(where: str | os.PathLike[str], token: str | None = None) -> dict
             "Give the directory of a run, for example runs/gemma-1, or the URL of a syncer.",
         )
     try:
-        return {**_ask_locally(run_dir, url, token), "live": True}
+        return {**_ask_locally(run_dir, url), "live": True}
     except AtollError as error:  # not there, not ours any more, or of another version
         return {**_last_status(run_dir, error), "live": False}
 
 
-def _ask_locally(run_dir: Path, url: str, token: str | None) -> dict[str, Any]:
+def _ask_locally(run_dir: Path, url: str) -> dict[str, Any]:
     """Whoever may read the directory may read the run, so nothing has to be given."""
-    secret = token or _text(run_dir / "tokens" / "read.token")
+    secret = _text(run_dir / "tokens" / "read.token")
     if not RunConfig.from_toml(run_dir / "config.toml").security.mtls:
         with StatusClient(url, secret) as client:
             return client.status()
-    identity = ServerIdentity.load_or_make(run_dir, parse_run(url))
+    where = parse(url)
+    assert isinstance(where, RunURL)
+    identity = ServerIdentity.load_or_make(run_dir, where.run)
     with tempfile.TemporaryDirectory(prefix="atoll-") as folder:  # private to this user
         certificate = Path(folder) / "reader.pem"
         certificate.write_bytes(b"".join(identity.issue("reader")))
         with StatusClient(url, secret, certificate) as client:
             return client.status()
-
-
-def parse_run(url: str) -> str:
-    """The run's name in a URL."""
-    where = parse(url)
-    return "local" if isinstance(where, LocalURL) else where.run
 
 
 def _last_status(run_dir: Path, error: AtollError) -> dict[str, Any]:

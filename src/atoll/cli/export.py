@@ -1,0 +1,34 @@
+"""`atoll export`: the global model of a run as files that others can load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+from atoll.cli import judge
+
+__all__ = ["export"]
+
+
+def export(
+    run: Path = typer.Argument(help="A run directory; its syncer may be running."),
+    out: Path | None = typer.Option(None, help="Where to write.", show_default="RUN/model"),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object as the last line."),
+) -> None:
+    """Write the newest merged weights of a run as safetensors.
+
+    A run of a recipe also gets its config.json, so the folder loads with transformers:
+
+    [dim]AutoModelForCausalLM.from_pretrained("runs/gemma-1/model")[/dim]
+
+    For any other model, model.safetensors is its state dict; tied weights stand there once, under their
+    first name, and float buffers as the mean over the learners.
+    """
+    found = judge.export(judge.read_recipe(run), str(run), str(out or run / "model"))
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{found['tensors']} tensors, {found['values']:,} values, after {found['merges']} merges:")
+        typer.echo(f"{found['path']}/model.safetensors")

@@ -1,0 +1,130 @@
+"""`atoll syncer`: the syncer of a real fleet, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from atoll.cli.logs import end_on_sigterm, start_logging
+from atoll.cli.settings import RUNS, config_of, new_run_dir
+from atoll.errors import ConfigError
+from atoll.wire.url import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from atoll.runtime.syncer import Syncer
+
+__all__ = ["syncer"]
+
+INTERRUPTED = 130
+EVERYWHERE = "0.0.0.0"
+
+
+def syncer(
+    config: Path | None = typer.Option(
+        None, help="A TOML file with the settings of the run.", show_default="those of the run, else defaults"
+    ),
+    listen: str = typer.Option(f"{EVERYWHERE}:{DEFAULT_PORT}", help="HOST:PORT; port 0 takes a free one."),
+    run_dir: Path | None = typer.Option(
+        None, help="The run's directory; an existing run goes on.", show_default="runs/NAME"
+    ),
+    name: str | None = typer.Option(None, help="Of the run.", show_default="that of its directory"),
+    steps: int | None = typer.Option(None, help="The budget in ticks.", show_default="no limit"),
+    set_: list[str] = typer.Option([], "--set", help="One setting, e.g. sync.min_quorum=2. Repeatable."),
+    mtls: bool = typer.Option(False, "--mtls", help="Ask every learner for a certificate (see --issue)."),
+    issue: str | None = typer.Option(
+        None, help="Write a certificate for the learner of this name, print where, and end."
+    ),
+    insecure: bool = typer.Option(
+        False, "--insecure", help="No TLS, no token: anybody who can reach the port may join and read."
+    ),
+    advertise: str | None = typer.Option(
+        None, help="The host to print in the URL.", show_default="this machine's address"
+    ),
+    accept_loss: bool = typer.Option(
+        False, "--accept-loss", help="Go on although the directory has lost merges that it promised to keep."
+    ),
+) -> None:
+    """Serve a run: learners dial in, offer what they learned, and get the merged model.
+
+    Needs one open port and no GPU. It prints the URL to join by, which carries no secret, and where the
+    token is, which does. Stop it with Ctrl-C; the same command goes on where it stopped, under the same
+    URL, and learners find it again by themselves.
+
+    [dim]atoll syncer --run-dir runs/my-run --steps 10000[/dim]
+    """
+    place = _place(run_dir, name)
+    changes: dict[str, dict[str, Any]] = {}
+    if steps is not None:
+        changes["budget"] = {"ticks": steps}
+    if mtls or insecure:
+        changes["security"] = {"mtls": mtls, "tls": not insecure}
+    if issue is not None:
+        _issue(place, name, issue)
+        return
+    settings = config_of(place, config, changes, set_)
+    host, port = _host_and_port(listen)
+    start_logging()
+    end_on_sigterm()
+    from atoll.runtime.syncer import Syncer
+
+    serving = Syncer(
+        settings, place, name=name, listen=host, port=port, advertise=advertise, accepts_loss=accept_loss
+    )
+    try:
+        with serving:
+            _tell_how_to_join(serving)
+            while not serving.wait(0.5):
+                pass
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was merged is in {place}, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
+    typer.echo(f"the run is finished; its model: atoll export {place}")
+
+
+def _place(run_dir: Path | None, name: str | None) -> Path:
+    if run_dir is not None:
+        return run_dir
+    return RUNS / name if name is not None else new_run_dir(None, "run")
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit() or int(port) >= 1 << 16:
+        raise ConfigError(
+            f"--listen {listen!r} cannot be read.",
+            "Nobody could join.",
+            f"Write HOST:PORT, for example {EVERYWHERE}:{DEFAULT_PORT}, or [::]:{DEFAULT_PORT}.",
+        )
+    return host.strip("[]") or EVERYWHERE, int(port)
+
+
+def _issue(place: Path, run: str | None, learner: str) -> None:
+    from atoll.runtime.security.certificates import ServerIdentity
+    from atoll.runtime.security.private import write_private
+
+    identity = ServerIdentity.load_or_make(place, run or place.resolve().name)
+    path = place / "certificates" / f"{learner}.pem"
+    write_private(path, b"".join(identity.issue(learner)))
+    typer.echo(f"{path}")
+    typer.echo(f"Take it to {learner} over a safe channel; there: atoll join URL --certificate {path.name}")
+
+
+def _tell_how_to_join(serving: Syncer) -> None:
+    token = serving.run_dir / "tokens" / "join.token"
+    secure = serving.config.security
+    typer.echo(f"run {serving.name} in {serving.run_dir}\n")
+    typer.echo(f"  {serving.url}\n")
+    if not secure.tls:
+        typer.secho("There is no TLS and no token: anybody who can reach this port may join.", fg="red")
+    options = f" --token-file {token.name}" if secure.tls else ""
+    options += " --certificate NAME.pem" if secure.mtls else ""
+    if secure.tls:
+        typer.echo(f"The token is in {token}. Whoever has it may take part; the URL is no secret.")
+    if secure.mtls:
+        issuing = f"atoll syncer --run-dir {serving.run_dir} --issue NAME"
+        typer.echo(f"Each learner needs a certificate for its name: {issuing}")
+    typer.echo("On a learner's machine, with a recipe or with a loop of your own:\n")
+    typer.echo(f"  atoll join '{serving.url}' gemma --name learner-1{options}")
+    typer.echo(f'  learner = atoll.join("{serving.url}", model=model, optimizer=optimizer)\n')

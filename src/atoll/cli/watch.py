@@ -1,0 +1,158 @@
+"""What the parent of a fleet sees: the syncer's status, and beside it the deeds of the supervisor.
+
+The syncer writes its status down once a second; here it is read, and its times are put on the clock of the
+fleet, which goes on when the syncer is killed and begins to count anew. Each status leaves a sample of every
+learner's counters, from which the tables of before, during and after a kill are made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.observe.phases import Kill, kill_tables
+from atoll.runtime.processes import SYNCER, Fleet
+
+__all__ = ["Watch"]
+
+MAX_SAMPLES = 20_000
+MAX_NOTES = 50
+HEALED = ("training", "finished")
+COUNTERS = {"steps": "clock", "held_total_ms": "held_total_ms", "cpu_total_ms": "cpu_total_ms"}
+"""Of a sample, and where a status has them. A learner's clock counts its steps and survives the syncer."""
+
+
+@dataclass(slots=True)
+class _Wound:
+    """A kill on purpose, until the victim has healed."""
+
+    name: str
+    at_s: float
+    when: str
+    life: int
+    """Incarnation of the learner, or epoch of the syncer, that was killed."""
+    healed_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Counters of one learner that only grow, whatever restarts."""
+
+    incarnation: int = -1
+    seen: list[float] = field(default_factory=lambda: [0.0] * len(COUNTERS))
+    total: list[float] = field(default_factory=lambda: [0.0] * len(COUNTERS))
+
+    def add(self, incarnation: int, values: list[float]) -> None:
+        """Take in what is new since the last sample; a life that is new begins at nothing."""
+        if incarnation != self.incarnation:
+            self.incarnation, self.seen = incarnation, list(values)
+        for index, value in enumerate(values):
+            self.total[index] += max(0.0, value - self.seen[index])
+        self.seen = values
+
+
+@dataclass(eq=False)
+class Watch:
+    """Follows one fleet. `began_s` is `time.time()` of its start."""
+
+    fleet: Fleet
+    unit: str
+    began_s: float
+    status: dict[str, Any] = field(default_factory=dict)
+    """The newest, on the fleet's clock; empty before the first."""
+    training_s: float | None = None
+    """When the first learner began to train."""
+    samples: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    wounds: list[_Wound] = field(default_factory=list)
+    _raw: bytes = b""
+    _epoch: int = 0
+    _notes: list[dict[str, Any]] = field(default_factory=list)
+    """Of this life of the syncer, and of those before."""
+    _past_notes: list[dict[str, Any]] = field(default_factory=list)
+    _counters: dict[str, _Counters] = field(default_factory=dict)
+
+    def look(self, now_s: float) -> bool:
+        """Read the status; True if it is a new one. The supervisor's own news are taken in either way."""
+        path = self.fleet.run_dir / "status.json"
+        is_new = False
+        try:
+            raw, at_s = path.read_bytes(), path.stat().st_mtime - self.began_s
+            if raw != self._raw:
+                self._take(json.loads(raw), at_s)
+                self._raw, is_new = raw, True
+        except (OSError, ValueError):
+            pass
+        if self.status:
+            self._add_own_news(now_s - self.began_s)
+        return is_new
+
+    def killed(self, name: str, when: str, now_s: float) -> None:
+        """The supervisor has killed somebody on purpose."""
+        life = self._epoch if name == SYNCER else self._incarnations().get(name, 0)
+        self.wounds.append(_Wound(name, now_s - self.began_s, when, life))
+
+    def kills(self) -> list[dict[str, Any]]:
+        """Before, during and after each kill, for the summary."""
+        kills = [Kill(w.name, w.at_s, w.healed_s, _told(w)) for w in self.wounds]
+        return kill_tables(list(self.samples), kills)
+
+    # Inside
+
+    def _take(self, status: dict[str, Any], at_s: float) -> None:
+        began_s = at_s - (status.get("uptime_s") or 0.0)
+        if status.get("epoch") != self._epoch:
+            self._epoch = status.get("epoch") or 0
+            self._past_notes, self._notes = (self._past_notes + self._notes)[-MAX_NOTES:], []
+        self._notes = [{**note, "at_s": note["at_s"] + began_s} for note in status.get("notes") or ()]
+        if self.training_s is None and status.get("state") == "training":
+            self.training_s = at_s
+        self.status = {**status, "unit": self.unit}
+        self._sample(at_s)
+        for wound in self.wounds:
+            if wound.healed_s is None and self._has_healed(wound):
+                wound.healed_s = at_s
+
+    def _add_own_news(self, now_s: float) -> None:
+        own = [
+            {"at_s": event.at_s - self.began_s, "kind": event.kind, "who": event.who, "reason": event.reason}
+            for event in self.fleet.events
+        ]
+        notes = sorted([*self._past_notes, *self._notes, *own], key=lambda note: float(note["at_s"]))
+        self.status["notes"] = notes[-MAX_NOTES:]
+        self.status["uptime_s"] = now_s
+        syncer = self.fleet.children.get(SYNCER)
+        is_down = syncer is not None and syncer.is_down
+        self.status["problems"] = ["the syncer is down; learners train on"] if is_down else []
+
+    def _sample(self, at_s: float) -> None:
+        details = []
+        for detail in self.status.get("learner_details") or ():
+            if detail.get("step_ms") is None:
+                continue  # not a word yet
+            counters = self._counters.setdefault(detail["name"], _Counters())
+            values = [float(detail.get(key) or 0.0) for key in COUNTERS.values()]
+            counters.add(detail["incarnation"], values)
+            details.append({"name": detail["name"], **dict(zip(COUNTERS, counters.total, strict=True))})
+        self.samples.append({"at_s": at_s, "learner_details": details})
+
+    def _has_healed(self, wound: _Wound) -> bool:
+        if wound.name == SYNCER:
+            return self._epoch > wound.life and self.status.get("state") in HEALED
+        return any(
+            detail["incarnation"] > wound.life and detail["state"] in HEALED
+            for detail in self.status.get("learner_details") or ()
+            if detail["name"] == wound.name
+        )
+
+    def _incarnations(self) -> Mapping[str, int]:
+        details = self.status.get("learner_details") or ()
+        return {detail["name"]: detail["incarnation"] for detail in details}
+
+
+def _told(wound: _Wound) -> str:
+    if wound.healed_s is None:
+        return f"{wound.name} killed at {wound.when}"
+    return f"{wound.name} killed at {wound.when}, back after {wound.healed_s - wound.at_s:.0f} s"
