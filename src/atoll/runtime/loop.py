@@ -6,8 +6,9 @@ suspended laptop, a busy machine) messages that wait in the kernel are read befo
 judged, so nobody is declared late who was not.
 
 Only `call`, `stop` and `is_running` may be used from other threads. A callback that raises is a bug in
-us: the loop stops, and `on_crash` hears the exception. A forked child has no loop: its copies of the
-sockets are closed at once, so that the other side never waits for a process that only inherited them.
+us: the loop stops, and `on_crash` hears the exception. However it ends, it closes the sockets it watched:
+the other side must not wait for a loop that serves it no more. A forked child has no loop: its copies of
+the sockets are closed at once, for the same reason.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Timer:
 
     def cancel(self) -> None:
         """Never fire."""
-        self.what = None
+        self.what, self.args = None, ()
 
 
 class Loop:
@@ -64,8 +65,8 @@ class Loop:
         self._ear.setblocking(False)
         self._is_awake = False
         self._is_stopping = False
+        self._is_over = False
         self._thread: threading.Thread | None = None
-        self._at_end: list[Callable[[], None]] = []
         self._selector.register(self._ear, READ, self._heard)
         _loops.add(self)
 
@@ -85,7 +86,12 @@ class Loop:
         self._thread.start()
 
     def call(self, what: Callable[..., None], *args: Any) -> None:
-        """Have the loop's thread call something soon; from any thread, in order, never blocking."""
+        """Have the loop's thread call something soon; from any thread, in order, never blocking.
+
+        Once the loop is over nothing is called, and nothing is kept.
+        """
+        if self._is_over:
+            return
         self._calls.append((what, args))
         if not self._is_awake:
             self._is_awake = True
@@ -105,7 +111,7 @@ class Loop:
 
     def watch(self, sock: socket.socket, mask: int, handler: Callable[[int], None]) -> None:
         """Call `handler(mask)` whenever the socket is ready; a mask of 0 stops that."""
-        watched = sock in self._selector.get_map()
+        watched = sock.fileno() >= 0 and sock in self._selector.get_map()
         if mask and watched:
             self._selector.modify(sock, mask, handler)
         elif mask:
@@ -113,14 +119,13 @@ class Loop:
         elif watched:
             self._selector.unregister(sock)
 
-    def at_end(self, what: Callable[[], None]) -> None:
-        """Called once by the loop's thread when it stops."""
-        self._at_end.append(what)
-
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the thread; from any thread, also from its own."""
+        """End the thread; from any thread, also from its own, and also if it never began."""
+        if self._thread is None:
+            self._close()
+            return
         self.call(self._stop)
-        if self._thread is not None and threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
     def _stop(self) -> None:
@@ -135,8 +140,6 @@ class Loop:
             if self.on_crash is not None:
                 self.on_crash(error)
         finally:
-            for what in self._at_end:
-                what()
             self._close()
 
     def _turn(self) -> None:
@@ -147,11 +150,16 @@ class Loop:
         for _ in range(len(self._calls)):
             what, args = self._calls.popleft()
             what(*args)
-        now = self.now_ns()
-        while self._timers and self._timers[0][0] <= now:
-            timer = heapq.heappop(self._timers)[2]
-            if timer.what is not None:
+        for timer in self._due():
+            if timer.what is not None:  # not cancelled by one before it
                 timer.what(*timer.args)
+
+    def _due(self) -> list[Timer]:
+        """Timers whose time has come. Those that they set have to wait for the sockets again."""
+        now, due = self.now_ns(), []
+        while self._timers and self._timers[0][0] <= now:
+            due.append(heapq.heappop(self._timers)[2])
+        return due
 
     def _patience_s(self) -> float:
         if self._calls or self._is_stopping:
@@ -168,17 +176,28 @@ class Loop:
             pass
 
     def _close(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
         _loops.discard(self)
+        for sock in self._sockets():
+            sock.close()
         self._selector.close()
         self._alarm.close()
-        self._ear.close()
+        self._calls.clear()
+        self._timers.clear()
+
+    def _sockets(self) -> list[socket.socket]:
+        watched = [key.fileobj for key in self._selector.get_map().values()]
+        return [sock for sock in watched if isinstance(sock, socket.socket)]
 
     def _forget_sockets(self) -> None:
         """In a forked child: let go of every inherited socket, without a word to the other side."""
-        sockets = [key.fileobj for key in self._selector.get_map().values()]
-        for sock in (*sockets, self._alarm):
-            if isinstance(sock, socket.socket) and sock.fileno() >= 0:
+        for sock in (*self._sockets(), self._alarm):
+            if sock.fileno() >= 0:
                 os.close(sock.detach())
+        self._selector.close()
+        self._is_over = True
         self._calls.clear()
 
 
