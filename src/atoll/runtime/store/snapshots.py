@@ -89,7 +89,8 @@ def write_snapshot(
     except (OSError, ValueError) as error:
         files.discard(unfinished)
         files.discard(target)
-        return PreparedSnapshot(merges, versions, reason=reason_of(error))
+        what = "what was written does not read back: " if isinstance(error, ValueError) else ""
+        return PreparedSnapshot(merges, versions, reason=f"{what}{reason_of(error)}")
     return PreparedSnapshot(merges, versions, target.name, contents)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,24 @@ def test_a_round_must_name_a_delta_that_was_put(store):
     _, _, record = driver.merge(0)
     assert "was never put" in store.commit(record, sync=True, lines=[])
     driver.assert_whole(store.load())
+
+
+@pytest.mark.parametrize("snapshot_first", [False, True])
+def test_a_version_whose_delta_does_not_lead_to_its_digest_is_rolled_back(store, snapshot_first):
+    """As with another build of the numerics: the delta is good, the record is good, the fold is not."""
+    driver = Driver(store).begin()
+    for p in (0, 1, 0):
+        assert driver.round(p) == ""
+    if snapshot_first:
+        assert driver.snapshot() == ""
+    _, delta, record = driver.merge(0)
+    assert store.put_delta(record.delta_digest, delta, sync=True) == ""
+    assert driver.commit(replace(record, digest="0" * 32)) == ""
+    found = store.load()
+    assert [(r.fragment, r.from_version, r.to_version) for r in found.state.rollbacks] == [(0, 3, 2)]
+    problem = "fragment 0, version 3: its delta does not lead to the digest in its record"
+    assert found.state.problems[0] == problem
+    driver.assert_true(found)
 
 
 def test_the_manifest_is_kept_once_and_another_one_is_refused(store):

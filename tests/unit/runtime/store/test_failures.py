@@ -6,7 +6,7 @@ import errno
 import itertools
 import resource
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -190,6 +190,33 @@ def test_a_synced_commit_forces_the_deltas_before_it_to_disk_first(start):
     files.arm(0, None)
     assert driver.commit(MemberRecord(1, "d", "key", 9, 1, 1), sync=True) == ""
     assert files.operations == ["commit run.db"]
+    driver.store.close()
+
+
+class LyingFiles(FailingFiles):
+    """A disk that says it wrote a file and wrote something else."""
+
+    lies_about = ""
+
+    def write(self, path: Path, parts: Iterable[bytes | memoryview], *, sync: bool) -> None:
+        super().write(path, parts, sync=sync)
+        if path.name == self.lies_about:
+            content = bytearray(path.read_bytes())
+            content[-3] ^= 1
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["0.safetensors", "1.safetensors", "contents.json"])
+def test_a_snapshot_that_does_not_read_back_is_not_registered(start, folder, name):
+    files = LyingFiles()
+    driver = start("merge", files)
+    before = sorted(path.name for path in (driver.run_dir / "snapshots").iterdir())
+    files.lies_about = name
+    assert driver.snapshot().startswith("what was written does not read back: ")
+    assert sorted(path.name for path in (driver.run_dir / "snapshots").iterdir()) == before
+    files.lies_about = ""
+    assert driver.snapshot() == ""
+    driver.assert_whole(reload(image(driver.run_dir, folder / "image"), driver.config))
     driver.store.close()
 
 

@@ -133,6 +133,18 @@ def test_in_snapshot_durability_a_power_cut_costs_what_came_after_the_snapshot(f
     driver.store.close()
 
 
+def test_a_snapshot_also_forces_the_deltas_to_disk_that_stand_in_for_it_if_it_is_damaged(folder):
+    driver, files = start(folder, "snapshot")
+    driver.begin()
+    for p in (0, 1, 0):
+        assert driver.round(p, sync=False) == ""
+    assert driver.snapshot() == ""
+    run_dir = files.cut(folder / "image")
+    (run_dir / "snapshots" / "3" / "contents.json").unlink()
+    driver.assert_whole(reload(run_dir, driver.config))
+    driver.store.close()
+
+
 def test_deltas_of_a_killed_process_are_forced_to_disk_by_the_next_one(folder):
     driver, files = start(folder, "cycle")
     driver.begin()
