@@ -4,10 +4,14 @@ Outward, frames wait in a queue; when it is empty a `feed`, if there is one, is 
 so that bulk data is cut only as fast as the link takes it. Inward, bytes are received straight into the
 reader's buffers. Whatever goes wrong (the other side closed, a bad frame, a bad certificate) closes the
 connection with a reason, once; nothing is raised out of it.
+
+Last words are let arrive. To close a socket with bytes unread resets it, and a reset may overtake what was
+sent before; so whoever is refused is read, and not listened to, until it hangs up or a moment has passed.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -32,6 +36,8 @@ MAX_QUEUED = 64 << 20
 """A peer that lets this many bytes of control messages pile up is cut off; bulk data is fed, not queued."""
 SMALL = 16 << 10
 """Parts up to this size are joined into one write, and one TLS record."""
+LINGER_NS = 2_000_000_000
+"""How long a peer has to hang up after last words."""
 
 
 @dataclass(slots=True)
@@ -46,12 +52,16 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Handlers:
-    """What a connection tells its owner. `on_close` comes exactly once, with the reason."""
+    """What a connection tells its owner. `on_close` comes exactly once, with the reason.
+
+    A peer's mistake closes the connection, unless `on_mistake` takes care of that with a last word.
+    """
 
     on_open: Callable[[Connection], None]
     on_frame: Callable[[Connection, Frame], None]
     on_close: Callable[[Connection, str], None]
     feed: Callable[[Connection], Outgoing | None] | None = None
+    on_mistake: Callable[[Connection, AtollError], None] | None = None
 
 
 Piece: TypeAlias = bytes | memoryview
@@ -69,7 +79,7 @@ class Connection:
     context: ssl.SSLContext | None = None
     is_server: bool = False
     state: str = "new"
-    """new, connecting, handshaking, open, closed."""
+    """new, connecting, handshaking, open, lingering, closed."""
     reader: Reader = field(init=False)
     peer: str = ""
     num_received: int = 0
@@ -79,6 +89,8 @@ class Connection:
     queue: deque[Piece] = field(default_factory=deque)
     num_queued: int = 0
     is_closing: bool = False
+    error: Exception | None = None
+    """What closed it, if something went wrong."""
 
     def __post_init__(self) -> None:
         self.reader = Reader(self.limit)
@@ -98,10 +110,10 @@ class Connection:
         try:
             code = self.sock.connect_ex(address)
         except OSError as error:
-            self.close(_reason(error))
+            self._fail(error)
             return
-        if code not in (0, 115, 36):  # EINPROGRESS on Linux and on macOS
-            self.close(_reason(OSError(code, "")))
+        if code not in (0, errno.EINPROGRESS):
+            self._fail(OSError(code, ""))
             return
         self._watch(WRITE)
 
@@ -119,8 +131,8 @@ class Connection:
                 do_handshake_on_connect=False,
                 suppress_ragged_eofs=False,
             )
-        except (OSError, ValueError) as error:
-            self.close(_reason(error))
+        except (OSError, ValueError) as error:  # a peer that has gone already
+            self._fail(error)
             return
         self._shake_hands()
 
@@ -133,7 +145,11 @@ class Connection:
         except ssl.SSLWantWriteError:
             self._watch(WRITE)
         except (OSError, ValueError) as error:
-            self.close(_reason(error))
+            self.error = error
+            if self.is_server:  # OpenSSL has told the peer why; it should read that
+                self._linger(_reason(error))
+            else:
+                self._fail(error)
         else:
             self._opened()
 
@@ -214,11 +230,11 @@ class Connection:
                 wants |= WRITE
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
             wants |= WRITE
-        except (OSError, ValueError) as error:
-            self.close(_reason(error))
+        except (OSError, ValueError, AtollError) as error:
+            self._fail(error)
             return
         if self.is_closing and not self.queue:
-            self.close("closed by this side")
+            self._linger("closed by this side")
             return
         self._watch(wants)
 
@@ -243,11 +259,13 @@ class Connection:
                 self._flush()
             if mask & READ and self.state == "open":
                 self._guard(self._receive)
+        elif self.state == "lingering":
+            self._ignore()
 
     def _connected(self) -> None:
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self.close(_reason(OSError(code, "")))
+            self._fail(OSError(code, ""))
         else:
             self._name_peer()
             self._secure()
@@ -263,13 +281,13 @@ class Connection:
                     return
                 budget -= count
                 self.num_received += count
-                frame = self.reader.advance(count)
+                frame = None if self.is_closing else self.reader.advance(count)
                 if frame is not None:
                     self.handlers.on_frame(self, frame)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
             return
         except (OSError, ValueError) as error:
-            self.close(_reason(error))
+            self._fail(error)
             return
         if self.state == "open":  # TLS may hold bytes that no selector will announce
             self.loop.call(self._ready, READ)
@@ -282,10 +300,37 @@ class Connection:
     # Closing
 
     def finish(self) -> None:
-        """Close once everything queued has been sent."""
+        """Listen no more, and close once everything queued has been sent."""
         self.is_closing = True
         if not self.queue:
-            self.close("closed by this side")
+            self._linger("closed by this side")
+
+    def _linger(self, reason: str) -> None:
+        """Hang up, and wait a moment for the other side to do so."""
+        if self.state in ("lingering", "closed"):
+            return
+        try:
+            self.sock.shutdown(socket.SHUT_WR)  # ends TLS, too: from here on bytes are bytes
+        except (OSError, ValueError):
+            self.close(reason)
+            return
+        self.state, self.is_closing = "lingering", True
+        self.loop.after(LINGER_NS, self.close, reason)
+        self._watch(READ)
+
+    def _ignore(self) -> None:
+        """Receive what is of no interest any more."""
+        try:
+            if not self.sock.recv(SMALL):
+                self.close("closed by this side")
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, ValueError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.error = error
+        self.close(_reason(error))
 
     def close(self, reason: str) -> None:
         """Close now; the owner hears of it once."""
@@ -310,28 +355,36 @@ class Connection:
         try:
             what(*args)
         except AtollError as error:
-            self.close(f"{type(error).__name__}: {error.what}")
+            self.error = error
+            if self.handlers.on_mistake is not None and self.state == "open":
+                self.handlers.on_mistake(self, error)
+            else:
+                self._fail(error)
 
 
 def tune(sock: socket.socket, *, bulk: bool) -> None:
-    """Small messages leave at once; bulk keeps little unsent in the kernel, and prefers bbr where it
-    exists."""
+    """Small messages leave at once, and a peer that has vanished is noticed within a minute; bulk keeps
+    little unsent in the kernel, and prefers bbr where it exists."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if not bulk:
-        return
-    for option, value in ((_NOTSENT_LOWAT, 256 << 10), (_CONGESTION, b"bbr")):
+    for name, value in (*_VANISHED, *(_BULK if bulk else ())):
+        option = getattr(socket, name, None)
+        if option is None:
+            continue
         try:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         except OSError as error:
-            log.debug("socket option %d: %s", option, error)
+            log.debug("socket option %s: %s", name, error)
 
 
-_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
-_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
+_VANISHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 60_000))
+"""A path may lose its state while a connection rests (NAT does); only asking tells."""
+_BULK: tuple[tuple[str, int | bytes], ...] = (("TCP_NOTSENT_LOWAT", 256 << 10), ("TCP_CONGESTION", b"bbr"))
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, AtollError):
+        return f"{type(error).__name__}: {error.what}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):
