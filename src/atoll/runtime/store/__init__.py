@@ -2,8 +2,8 @@
 
 `interface` says what a store promises, `run_store` keeps a run in a directory, `memory` in memory, `view`
 looks at one from outside. Below them: `ledger` and `tables` (run.db), `snapshots` and `tensors` (the
-files), `rebuild` (how fragments come back), `rules` (what may be committed), `settings` (config.toml),
-`lock`, and `files`, through which every operation on the disk goes.
+files), `live` (which deltas are needed), `rebuild` (how fragments come back), `rules` (what may be
+committed), `settings` (config.toml), `lock`, and `files`, through which every operation on the disk goes.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from atoll.errors import StoreError
+
 __all__ = ["NO_SPACE", "TEMPORARY", "Files", "reason_of"]
 
 TEMPORARY = ".tmp-"
@@ -133,4 +135,4 @@ def reason_of(error: Exception) -> str:
         return f"{os.strerror(error.errno).lower()}{where}" if error.errno else str(error)
     if isinstance(error, sqlite3.Error):
         return NO_SPACE if "disk is full" in str(error) else f"run.db: {error}"
-    return str(error)
+    return error.what if isinstance(error, StoreError) else str(error)

@@ -224,15 +224,6 @@ class Ledger:
         except msgspec.MsgspecError as error:
             raise damaged(self.path, f"the list of snapshots cannot be read: {error}") from error
 
-    def deltas_after(self, versions: tuple[int, ...]) -> set[str]:
-        """Digests of the deltas that lead from these versions to the newest ones."""
-        query = "SELECT delta_digest FROM commits WHERE fragment = ? AND version > ? AND voided_by IS NULL"
-        return {
-            digest
-            for fragment, version in enumerate(versions)
-            for (digest,) in self._db.execute(query, (fragment, version))
-        }
-
     def entries(self) -> Iterator[Entry]:
         """The tape, from its beginning; `TapeError` names a damaged block."""
         return tape_file.read(self._db)

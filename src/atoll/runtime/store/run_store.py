@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,16 +28,17 @@ from atoll.numerics.outer import OuterState, digest
 from atoll.runtime.store import snapshots
 from atoll.runtime.store.files import Files, reason_of
 from atoll.runtime.store.interface import Found, PreparedSnapshot
-from atoll.runtime.store.ledger import Ledger, Refusal, SnapshotRow
+from atoll.runtime.store.ledger import Ledger, Refusal, SnapshotRow, damaged
+from atoll.runtime.store.live import LiveDeltas
 from atoll.runtime.store.lock import RunLock
 from atoll.runtime.store.rebuild import Base, rebuild
 from atoll.runtime.store.rules import Expected
 from atoll.runtime.store.settings import settle
 from atoll.tape.entries import Entry
 
-__all__ = ["RunStore", "read_found"]
+__all__ = ["Contents", "RunStore", "read_directory"]
 
-FAILURES = (OSError, sqlite3.Error, Refusal)
+FAILURES = (OSError, sqlite3.Error, StoreError, Refusal)
 
 
 class RunStore:
@@ -55,6 +57,8 @@ class RunStore:
         """Deltas by digest that a power cut could still take."""
         self._damaged: list[str] = []
         """Snapshots that could not be read when the run was loaded."""
+        self._live = LiveDeltas() if ledger.last_id == 0 else None
+        """Unknown until an old run is loaded; until then nothing is deleted."""
 
     @classmethod
     def open(
@@ -90,10 +94,13 @@ class RunStore:
 
     def load(self) -> Found:
         """Everything in the directory, every digest checked."""
-        found, self._damaged = read_found(self._ledger, self.run_dir, self._config, self._files)
+        contents = read_directory(self._ledger, self.run_dir, self._config, self._files)
+        self._damaged, self._live = contents.damaged, LiveDeltas()
+        for record in contents.records:
+            self._live.apply(record)
         if self._config.durability.mode != "merge":
-            self._distrust_deltas(found.state)
-        return found
+            self._distrust_deltas(self._live, contents.found.state)
+        return contents.found
 
     def put_manifest(self, manifest: Manifest) -> str:
         """Keep the manifest, once."""
@@ -178,11 +185,13 @@ class RunStore:
             self._sync_deltas()
         self._ledger.commit(record, sync=sync, lines=lines)
         self._expected.committed(record)
+        if self._live is not None:
+            self._live.apply(record)
 
-    def _distrust_deltas(self, state: StoredState) -> None:
+    def _distrust_deltas(self, live: LiveDeltas, state: StoredState) -> None:
         """The last process may have died before it forced its deltas to disk, though they can be read."""
         versions = next((row.versions for row in self._usable()), (0,) * len(state.fragments))
-        for name in sorted(self._ledger.deltas_after(versions)):
+        for name in sorted(live.after(versions)):
             path = snapshots.delta_path(self.run_dir / "deltas", name)
             if path.exists():
                 self._unsynced[name] = path
@@ -218,13 +227,19 @@ class RunStore:
     def _prune(self) -> None:
         """Delete what lies before the second-newest usable snapshot, and what no record names."""
         usable = self._usable()
-        if len(usable) < 2:
+        if len(usable) < 2 or self._live is None:
             return
+        folder = self.run_dir / "snapshots"
+        try:
+            versions = snapshots.read_versions(self._files, folder / usable[1].name, usable[1].digest)
+        except ValueError as error:
+            raise Refusal(f"the snapshot {usable[1].name} cannot be relied upon: {error}") from error
         needless = [row.name for row in self._ledger.snapshots() if row not in usable[:2]]
         self._ledger.forget_snapshots(needless)
         for name in needless:
-            self._files.discard(self.run_dir / "snapshots" / name)
-        needed = self._ledger.deltas_after(usable[1].versions) | self._expected.deltas
+            self._files.discard(folder / name)
+        self._live.forget(versions)
+        needed = self._live.after(versions) | self._expected.deltas
         for path in (self.run_dir / "deltas").glob("*.safetensors"):
             if path.stem not in needed:
                 self._files.discard(path)
@@ -234,10 +249,23 @@ class RunStore:
 READONLY = "the run directory was opened for reading only"
 
 
-def read_found(ledger: Ledger, run_dir: Path, config: RunConfig, files: Files) -> tuple[Found, list[str]]:
-    """Read a whole run directory, as of one instant of its ledger; also names the damaged snapshots."""
-    with ledger.reading():
-        records, rows, manifest = ledger.records(), ledger.snapshots(), ledger.manifest()
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Everything that a run directory holds."""
+
+    found: Found
+    records: list[Record]
+    damaged: list[str]
+    """Names of snapshots that could not be used."""
+
+
+def read_directory(ledger: Ledger, run_dir: Path, config: RunConfig, files: Files) -> Contents:
+    """Read a whole run directory, as of one instant of its ledger."""
+    try:
+        with ledger.reading():
+            records, rows, manifest = ledger.records(), ledger.snapshots(), ledger.manifest()
+    except sqlite3.Error as error:
+        raise damaged(ledger.path, str(error)) from error
     folder = run_dir / "snapshots"
 
     def bases(p: int) -> Iterator[Base]:
@@ -249,7 +277,7 @@ def read_found(ledger: Ledger, run_dir: Path, config: RunConfig, files: Files) -
 
     read_delta = partial(snapshots.read_delta, files, run_dir / "deltas")
     result = rebuild(records, bases, read_delta, config)
-    return Found(result.state, result.fragments, manifest), result.damaged
+    return Contents(Found(result.state, result.fragments, manifest), records, result.damaged)
 
 
 def _is_rolled_back(row: SnapshotRow, fragment: int, records: list[Record]) -> bool:

@@ -30,6 +30,7 @@ __all__ = [
     "read_delta",
     "read_fragment",
     "read_seed",
+    "read_versions",
     "write_delta",
     "write_seed",
     "write_snapshot",
@@ -94,13 +95,14 @@ def write_snapshot(
     return PreparedSnapshot(merges, versions, target.name, contents)
 
 
+def read_versions(files: Files, folder: Path, contents: str) -> tuple[int, ...]:
+    """The version of every fragment in a snapshot, from its contents.json."""
+    return tuple(listed["version"] for listed in _read_contents(files, folder, contents))
+
+
 def read_fragment(files: Files, folder: Path, fragment: int, contents: str) -> OuterState:
     """One fragment of a snapshot, every bit held against its contents.json, and that against its digest."""
-    with files.open(folder / CONTENTS) as file:
-        text = file.read()
-    if _contents_digest(text) != contents:
-        raise ValueError(f"{CONTENTS} does not have the digest it was registered with")
-    wanted = json.loads(text)["fragments"][fragment]
+    wanted = _read_contents(files, folder, contents)[fragment]
     tensors = read_tensors(files, folder / f"{fragment}.safetensors")
     for name in TENSORS:
         if name not in tensors or digest(tensors[name]) != wanted[name]:
@@ -122,6 +124,15 @@ def _write_parts(
     files.write(folder / CONTENTS, [text], sync=True)
     files.sync_folder(folder)
     return text
+
+
+def _read_contents(files: Files, folder: Path, contents: str) -> list[dict[str, Any]]:
+    with files.open(folder / CONTENTS) as file:
+        text = file.read()
+    if _contents_digest(text) != contents:
+        raise ValueError(f"{CONTENTS} does not have the digest it was registered with")
+    listed: list[dict[str, Any]] = json.loads(text)["fragments"]
+    return listed
 
 
 def _free_name(folder: Path, merges: int) -> Path:

@@ -19,7 +19,7 @@ from atoll.numerics.manifest import Manifest
 from atoll.runtime.store.files import Files
 from atoll.runtime.store.interface import Found
 from atoll.runtime.store.ledger import Ledger, damaged
-from atoll.runtime.store.run_store import read_found
+from atoll.runtime.store.run_store import read_directory
 from atoll.runtime.store.settings import read_settings
 from atoll.tape.entries import Entry
 
@@ -54,8 +54,8 @@ class RunView:
         ledger = _open(self.run_dir)
         try:
             for _ in range(MAX_LOOKS):
-                found, damaged_names = read_found(ledger, self.run_dir, self.config, self.files)
-                if not found.state.problems and not damaged_names:
+                found = read_directory(ledger, self.run_dir, self.config, self.files).found
+                if not found.state.problems:
                     break
             return found
         finally:

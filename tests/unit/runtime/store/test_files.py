@@ -7,6 +7,7 @@ import sqlite3
 
 import pytest
 
+from atoll.errors import StoreError
 from atoll.runtime.store.files import NO_SPACE, Files, reason_of, write_all
 from tests.unit.runtime.store.driver import ERRORS, Crash, FailingFiles
 
@@ -80,6 +81,7 @@ def test_discarding_takes_files_folders_and_nothing_at_all(folder):
         (sqlite3.OperationalError("database or disk is full"), NO_SPACE),
         (sqlite3.OperationalError("disk I/O error"), "run.db: disk I/O error"),
         (ValueError("it ends too early"), "it ends too early"),
+        (StoreError("run.db is damaged.", "so what", "now what"), "run.db is damaged."),
     ],
 )
 def test_a_failure_has_its_reason_in_words(error, reason):

@@ -249,6 +249,43 @@ def test_a_damaged_snapshot_does_not_count_as_one_of_the_two_that_stay(run_dir):
     driver.assert_whole(reload(run_dir, config()))
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["DELETE FROM commits", "UPDATE commits SET voided_by = 1", "UPDATE snapshots SET versions = '[99, 99]'"],
+)
+def test_what_is_deleted_follows_from_the_records_and_not_from_the_tables_beside_them(run_dir, statement):
+    driver = Driver(RunStore.open(run_dir, config())).begin()
+    for p in (0, 1):
+        assert driver.round(p) == ""
+        assert driver.snapshot() == ""
+    assert driver.round(0) == ""
+    db = sqlite3.connect(run_dir / "run.db")
+    with db:
+        db.execute(statement)
+    db.close()
+    assert driver.snapshot() == ""
+    (run_dir / "snapshots" / "3" / "contents.json").unlink()
+    driver.store.close()
+    needed = {f"{record.delta_digest}.safetensors" for record in driver.records[-1:]}  # type: ignore[union-attr]
+    assert names(run_dir / "deltas") == needed
+
+
+def test_an_old_run_that_was_not_loaded_loses_nothing_to_a_snapshot(run_dir):
+    driver = Driver(RunStore.open(run_dir, config())).begin()
+    for p in (0, 1, 0):
+        assert driver.round(p) == ""
+        assert driver.snapshot() == ""
+    before = names(run_dir / "deltas")
+    driver.store.close()
+    driver.store = RunStore.open(run_dir, config())
+    for p in (0, 1):
+        assert driver.round(p) == ""
+        assert driver.snapshot() == ""
+    assert before < names(run_dir / "deltas")
+    driver.assert_whole(driver.store.load())
+    driver.store.close()
+
+
 def test_orphaned_deltas_go_with_the_next_snapshots(run_dir):
     driver = Driver(RunStore.open(run_dir, config())).begin()
     _, delta, record = driver.merge(0)
