@@ -11,11 +11,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from atoll.cli.judge import read_recipe
 from atoll.errors import JoinError
 from atoll.observe.formats import duration
 from atoll.observe.live import Live
 from atoll.observe.status_view import render_status
-from atoll.runtime.reader import read_status
+from atoll.recipes import recipe_from
+from atoll.runtime.reader import is_url, read_status
 from atoll.runtime.security.tokens import TOKEN_FILE_VARIABLE, read_token
 
 __all__ = ["status", "token_in"]
@@ -47,7 +49,7 @@ def status(
     if watch:
         _watch(run, token, certificate, as_json)
         return
-    found = read_status(run, token, certificate)
+    found = _look(run, token, certificate)
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -65,20 +67,27 @@ def token_in(path: Path | None) -> str | None:
     return read_token(None, {TOKEN_FILE_VARIABLE: str(path)}, None)
 
 
+def _look(run: str, token: str | None, certificate: Path | None) -> dict[str, Any]:
+    """The status, with the unit of the recipe where the run directory knows it."""
+    found = read_status(run, token, certificate)
+    settings = None if is_url(run) else read_recipe(Path(run))
+    return found if settings is None else {**found, "unit": recipe_from(settings).unit}
+
+
 def _watch(run: str, token: str | None, certificate: Path | None, as_json: bool) -> None:
     console = Console(stderr=as_json)
     began_s = time.monotonic()
     try:
         if as_json:
             while True:
-                found = read_status(run, token, certificate)
+                found = _look(run, token, certificate)
                 typer.echo(json.dumps(found))
                 if _is_last(found):
                     return
                 time.sleep(WATCH_S)
         with Live(console) as live:
             while True:
-                found = read_status(run, token, certificate)
+                found = _look(run, token, certificate)
                 live.update(time.monotonic() - began_s, found)
                 if _is_last(found):
                     break
@@ -95,6 +104,8 @@ def _is_last(found: dict[str, Any]) -> bool:
 def _say_if_old(console: Console, found: dict[str, Any]) -> None:
     if found["live"]:
         return
-    words = f"The syncer does not answer. This is its last word, {duration(found['age_s'])} old."
-    style = "dim" if found.get("state") == "finished" else "bold yellow"
-    console.print(Text(words, style=style))
+    age = duration(found["age_s"])
+    if found.get("state") == "finished":
+        console.print(Text(f"The run ended {age} ago. This is how it stood.", style="dim"))
+    else:
+        console.print(Text(f"The syncer does not answer. Its last word was {age} ago:", style="bold yellow"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ def syncer(
 
     [dim]atoll syncer --run-dir runs/my-run --steps 10000[/dim]
     """
+    if issue is not None and run_dir is None and name is None:
+        raise ConfigError(
+            f"--issue {issue} does not say for which run.",
+            "A certificate is good for one run.",
+            "Add --run-dir with the directory of the run.",
+        )
     place = _place(run_dir, name)
     changes: dict[str, dict[str, Any]] = {}
     if steps is not None:
@@ -65,6 +72,8 @@ def syncer(
         return
     settings = config_of(place, config, changes, set_)
     host, port = _host_and_port(listen)
+    # Merges take one core; more threads than free cores would be far slower.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     start_logging()
     end_on_sigterm()
     from atoll.runtime.syncer import Syncer

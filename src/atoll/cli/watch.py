@@ -91,8 +91,11 @@ class Watch:
 
     def killed(self, name: str, when: str, now_s: float) -> None:
         """The supervisor has killed somebody on purpose."""
+        at_s = now_s - self.began_s
         life = self._epoch if name == SYNCER else self._incarnations().get(name, 0)
-        self.wounds.append(_Wound(name, now_s - self.began_s, when, life))
+        self.wounds.append(_Wound(name, at_s, when, life))
+        if name == SYNCER:  # nobody will count until it is back: what is known now is where that begins
+            self.samples.append({"at_s": at_s, "learner_details": self._known()})
 
     def kills(self) -> list[dict[str, Any]]:
         """Before, during and after each kill, for the summary."""
@@ -128,19 +131,25 @@ class Watch:
         self.status["problems"] = ["the syncer is down; learners train on"] if is_down else []
 
     def _sample(self, at_s: float) -> None:
-        details = []
         for detail in self.status.get("learner_details") or ():
-            if detail.get("step_ms") is None:
-                continue  # not a word yet
+            if detail.get("device") is None:
+                continue  # not a word yet about the CPU and the time held
             counters = self._counters.setdefault(detail["name"], _Counters())
             values = [float(detail.get(key) or 0.0) for key in COUNTERS.values()]
             counters.add(detail["incarnation"], values)
-            details.append({"name": detail["name"], **dict(zip(COUNTERS, counters.total, strict=True))})
-        self.samples.append({"at_s": at_s, "learner_details": details})
+        self.samples.append({"at_s": at_s, "learner_details": self._known()})
+
+    def _known(self) -> list[dict[str, Any]]:
+        """Everybody ever seen: a syncer that came back must first hear from them again."""
+        return [
+            {"name": name, **dict(zip(COUNTERS, counters.total, strict=True))}
+            for name, counters in sorted(self._counters.items())
+        ]
 
     def _has_healed(self, wound: _Wound) -> bool:
         if wound.name == SYNCER:
-            return self._epoch > wound.life and self.status.get("state") in HEALED
+            heard = {d["name"] for d in self.status.get("learner_details") or () if d.get("device")}
+            return self._epoch > wound.life and heard >= self._counters.keys()
         return any(
             detail["incarnation"] > wound.life and detail["state"] in HEALED
             for detail in self.status.get("learner_details") or ()
