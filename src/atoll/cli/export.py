@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from atoll.cli import judge
+from atoll.cli import options as opt
 
 __all__ = ["export"]
 
 
 def export(
-    run: Path = typer.Argument(help="A run directory; its syncer may be running."),
-    out: Path | None = typer.Option(None, help="Where to write.", show_default="RUN/model"),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object as the last line."),
+    run: Annotated[Path, typer.Argument(help="A run directory; its syncer may be running.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write.", show_default="RUN/model")] = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Write the newest merged weights of a run as safetensors.
 
-    A run of a recipe also gets its config.json, so the folder loads with transformers:
+    A run of a recipe also gets its config.json, so the folder loads with
+    transformers:
 
     [dim]AutoModelForCausalLM.from_pretrained("runs/gemma-1/model")[/dim]
 
-    For any other model, model.safetensors is its state dict; tied weights stand there once, under their
-    first name, and float buffers as the mean over the learners.
+    For any other model, model.safetensors is its state dict; tied weights
+    stand there once, under their first name, and float buffers as the mean
+    over the learners.
     """
     found = judge.export(judge.read_recipe(run), str(run), str(out or run / "model"))
     if as_json:

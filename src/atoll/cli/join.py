@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from atoll.cli import options as opt
 from atoll.cli.logs import end_on_sigterm, start_logging
 from atoll.cli.settings import parse_speeds
 from atoll.cli.status import token_in
@@ -19,31 +21,37 @@ __all__ = ["join"]
 INTERRUPTED = 130
 LEARNERS = Path("learners")
 
-
-def join(
-    url: str = typer.Argument(help="What `atoll syncer` printed. Quote it."),
-    recipe: str = typer.Argument("gemma", help="What the run trains; see `atoll train --help`."),
-    size: str = typer.Option("tiny", help="tiny or small, as the run."),
-    name: str | None = typer.Option(None, help="Of this learner.", show_default="made from its key"),
-    state_dir: Path | None = typer.Option(
-        None,
+Name = Annotated[str | None, typer.Option(help="Of this learner.", show_default="made from its key")]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
         help="Where name, key and data cursor are kept between two lives.",
         show_default="learners/RUN/NAME if there is a --name",
     ),
-    token_file: Path | None = typer.Option(
-        None, help="A file with the join token.", show_default="ATOLL_TOKEN"
-    ),
-    certificate: Path | None = typer.Option(None, help="For mTLS: the PEM file issued to this name."),
-    speed: str = typer.Option("1", help="0.5 takes twice the time for each step."),
-    seed: int = typer.Option(0, help="Of the initial weights, if this learner is the first."),
-    model: str | None = typer.Option(None, help="Your own model: hf:NAME, or hf:PATH of a folder or config."),
-    data: str | None = typer.Option(None, help="Your own text: a folder, or hf:NAME of a dataset."),
+]
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="What `atoll syncer` printed. Quote it.")],
+    recipe: opt.RecipeName = "gemma",
+    size: opt.Size = "tiny",
+    name: Annotated[
+        str | None, typer.Option(help="Of this learner.", show_default="made from its key")
+    ] = None,
+    state_dir: StateDir = None,
+    token_file: opt.TokenFile = None,
+    certificate: opt.Certificate = None,
+    speed: Annotated[str, typer.Option(help="0.5 takes twice the time for each step.")] = "1",
+    seed: opt.Seed = 0,
+    model: opt.Model = None,
+    data: opt.Data = None,
 ) -> None:
     """Take part in a run with a recipe: train, offer, adopt, until the run is over.
 
-    Everything about the run comes from its syncer; a wrong token, fingerprint or model is refused at the
-    door with a sentence. If the connection breaks, training goes on and the syncer is dialled again.
-    Torch uses one thread unless OMP_NUM_THREADS says otherwise.
+    Everything about the run comes from its syncer; a wrong token, fingerprint
+    or model is refused at the door with a sentence. If the connection breaks,
+    training goes on and the syncer is dialled again. Torch uses one thread
+    unless OMP_NUM_THREADS says otherwise.
 
     [dim]atoll join 'atoll://syncer.example:7700/my-run?key=sha256-...' gemma --token-file join.token[/dim]
     """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from atoll.cli import options as opt
 from atoll.cli.judge import read_recipe
 from atoll.errors import JoinError
 from atoll.observe.formats import duration
@@ -26,20 +27,17 @@ WATCH_S = 1.0
 
 
 def status(
-    run: str = typer.Argument(help="A run directory, or the URL of a syncer."),
-    watch: bool = typer.Option(False, help="Keep looking, once a second, until the run is finished."),
-    token_file: Path | None = typer.Option(
-        None, help="For a URL: a file with the read, join or admin token.", show_default="ATOLL_TOKEN"
-    ),
-    certificate: Path | None = typer.Option(None, help="For a URL with mTLS: the PEM file issued to you."),
-    as_json: bool = typer.Option(
-        False, "--json", help="One JSON object as the last line; with --watch, one per line."
-    ),
+    run: Annotated[str, typer.Argument(help="A run directory, or the URL of a syncer.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Look once a second until the run is over.")] = False,
+    token_file: opt.TokenFile = None,
+    certificate: opt.Certificate = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Show how a run stands: alive, participating, merged, goodput, stalls, bytes, every learner.
 
-    A run directory needs no token: whoever may read it may read the run. If its syncer does not answer,
-    its last written status is shown, and said to be old.
+    A run directory needs no token: whoever may read it may read the run. If
+    its syncer does not answer, its last written status is shown, and said to
+    be old. `--json --watch` prints one object per line.
 
     [dim]atoll status runs/gemma-1[/dim]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from atoll.cli import options as opt
 from atoll.cli.logs import end_on_sigterm, start_logging
 from atoll.cli.settings import RUNS, config_of, new_run_dir
 from atoll.errors import ConfigError
@@ -23,35 +24,24 @@ EVERYWHERE = "0.0.0.0"
 
 
 def syncer(
-    config: Path | None = typer.Option(
-        None, help="A TOML file with the settings of the run.", show_default="those of the run, else defaults"
-    ),
-    listen: str = typer.Option(f"{EVERYWHERE}:{DEFAULT_PORT}", help="HOST:PORT; port 0 takes a free one."),
-    run_dir: Path | None = typer.Option(
-        None, help="The run's directory; an existing run goes on.", show_default="runs/NAME"
-    ),
-    name: str | None = typer.Option(None, help="Of the run.", show_default="that of its directory"),
-    steps: int | None = typer.Option(None, help="The budget in ticks.", show_default="no limit"),
-    set_: list[str] = typer.Option([], "--set", help="One setting, e.g. sync.min_quorum=2. Repeatable."),
-    mtls: bool = typer.Option(False, "--mtls", help="Ask every learner for a certificate (see --issue)."),
-    issue: str | None = typer.Option(
-        None, help="Write a certificate for the learner of this name, print where, and end."
-    ),
-    insecure: bool = typer.Option(
-        False, "--insecure", help="No TLS, no token: anybody who can reach the port may join and read."
-    ),
-    advertise: str | None = typer.Option(
-        None, help="The host to print in the URL.", show_default="this machine's address"
-    ),
-    accept_loss: bool = typer.Option(
-        False, "--accept-loss", help="Go on although the directory has lost merges that it promised to keep."
-    ),
+    config: opt.ConfigFile = None,
+    listen: opt.Listen = f"{EVERYWHERE}:{DEFAULT_PORT}",
+    run_dir: opt.RunDir = None,
+    name: opt.RunName = None,
+    steps: opt.Steps = None,
+    settings: opt.Settings = None,
+    mtls: opt.Mtls = False,
+    issue: opt.Issue = None,
+    insecure: opt.Insecure = False,
+    advertise: opt.Advertise = None,
+    accept_loss: opt.AcceptLoss = False,
 ) -> None:
     """Serve a run: learners dial in, offer what they learned, and get the merged model.
 
-    Needs one open port and no GPU. It prints the URL to join by, which carries no secret, and where the
-    token is, which does. Stop it with Ctrl-C; the same command goes on where it stopped, under the same
-    URL, and learners find it again by themselves.
+    Needs one open port and no GPU. It prints the URL to join by, which
+    carries no secret, and where the token is, which does. Stop it with
+    Ctrl-C; the same command goes on where it stopped, under the same URL, and
+    learners find it again by themselves.
 
     [dim]atoll syncer --run-dir runs/my-run --steps 10000[/dim]
     """
@@ -70,7 +60,7 @@ def syncer(
     if issue is not None:
         _issue(place, name, issue)
         return
-    settings = config_of(place, config, changes, set_)
+    resolved = config_of(place, config, changes, settings or ())
     host, port = _host_and_port(listen)
     # Merges take one core; more threads than free cores would be far slower.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -79,7 +69,7 @@ def syncer(
     from atoll.runtime.syncer import Syncer
 
     serving = Syncer(
-        settings, place, name=name, listen=host, port=port, advertise=advertise, accepts_loss=accept_loss
+        resolved, place, name=name, listen=host, port=port, advertise=advertise, accepts_loss=accept_loss
     )
     try:
         with serving:

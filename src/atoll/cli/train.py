@@ -6,63 +6,50 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from atoll.cli import options as opt
 from atoll.cli.judge import judge, write_recipe
 from atoll.cli.logs import end_on_sigterm
 from atoll.cli.settings import Kill, new_run_dir, parse_kill, parse_speeds, run_config
 from atoll.cli.watch import Watch
 from atoll.observe.live import Live
 from atoll.observe.summary import Summary, render_summary
-from atoll.recipes import RECIPES, Recipe, load_recipe
+from atoll.recipes import Recipe, load_recipe
 from atoll.runtime.processes import SYNCER, Fleet, in_child, learner_names
 
 __all__ = ["train"]
 
 LOOK_S = 0.2
 INTERRUPTED = 130
-RECIPE_LINES = "; ".join(f"[bold]{name}[/bold]: {about}" for name, about in RECIPES.items())
 
 
 def train(
-    recipe: str = typer.Argument("gemma", help=f"What to train. {RECIPE_LINES}."),
-    size: str = typer.Option("tiny", help="tiny (a minute or two), or small (many minutes)."),
-    learners: int | None = typer.Option(None, help="How many learners.", show_default="4"),
-    steps: int | None = typer.Option(
-        None, help="The budget in ticks of the run's clock.", show_default="the recipe's"
-    ),
-    speeds: str | None = typer.Option(
-        None, help="One per learner, e.g. 1,1,0.5,1: 0.5 takes twice the time for each step."
-    ),
-    kill: list[str] = typer.Option(
-        [], help="kill -9 somebody: learner-1@40%, learner-1@12s, syncer@50%. May be repeated."
-    ),
-    algorithm: str | None = typer.Option(
-        None,
-        help="decoupled (nobody waits), streaming or diloco (everybody waits).",
-        show_default="decoupled",
-    ),
-    seed: int = typer.Option(0, help="Of the initial weights and of the order of the data."),
-    run_dir: Path | None = typer.Option(
-        None, help="A new directory for everything about the run.", show_default="runs/RECIPE-N"
-    ),
-    config: Path | None = typer.Option(None, help="A TOML file with settings of the run."),
-    set_: list[str] = typer.Option(
-        [], "--set", help="One setting, e.g. sync.min_quorum=2 or codec.up=int8. May be repeated."
-    ),
-    model: str | None = typer.Option(None, help="Your own model: hf:NAME, or hf:PATH of a folder or config."),
-    data: str | None = typer.Option(None, help="Your own text: a folder, or hf:NAME of a dataset."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object as the last line."),
+    recipe: opt.RecipeName = "gemma",
+    size: opt.Size = "tiny",
+    learners: opt.Learners = None,
+    steps: opt.Steps = None,
+    speeds: opt.Speeds = None,
+    kills: opt.Kills = None,
+    algorithm: opt.Algorithm = None,
+    seed: opt.Seed = 0,
+    run_dir: opt.NewRunDir = None,
+    config: opt.ConfigFile = None,
+    settings: opt.Settings = None,
+    model: opt.Model = None,
+    data: opt.Data = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Train a model with real processes on this machine: one syncer and several learners.
 
-    The processes are supervised: whoever dies is started again, heals, and goes on. Ctrl-C stops them
-    all. At the end the merged model is exported and evaluated on held-out data, the tapes of the run
-    are checked against every invariant, and a summary is printed. Exit code 0 only if all is well.
+    The processes are supervised: whoever dies is started again, heals, and
+    goes on. Ctrl-C stops them all. At the end the merged model is exported
+    and evaluated on held-out data, the tapes of the run are checked against
+    every invariant, and a summary is printed. Exit code 0 only if all is
+    well.
 
     [dim]atoll train[/dim]
 
@@ -70,20 +57,20 @@ def train(
     """
     chosen = load_recipe(recipe, size, seed=seed, model=model, data=data)
     paces = parse_speeds(speeds, learners)
-    kills = [parse_kill(text, [SYNCER, *learner_names(len(paces))]) for text in kill]
-    settings = run_config(
+    planned = [parse_kill(text, [SYNCER, *learner_names(len(paces))]) for text in kills or ()]
+    resolved = run_config(
         chosen,
         num_learners=len(paces),
         steps=steps,
         algorithm=algorithm,
         seed=seed,
         config_file=config,
-        settings=set_,
+        settings=settings or (),
     )
     place = new_run_dir(run_dir, chosen.name)
     console = Console(stderr=as_json)
     write_recipe(place, chosen.settings())
-    training = Training(chosen, Fleet(place, settings, chosen.settings(), paces), kills, console)
+    training = Training(chosen, Fleet(place, resolved, chosen.settings(), paces), planned, console)
     summary = training.run()
     (place / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
     console.print()
