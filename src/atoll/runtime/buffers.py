@@ -7,7 +7,7 @@ exported model is whole, each learner reports its own; the export takes their me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import safetensors.torch
@@ -17,10 +17,12 @@ from torch import Tensor
 from atoll.errors import WireError
 from atoll.wire.messages import BufferValues
 
-__all__ = ["LearnerBuffers", "in_groups"]
+__all__ = ["BUFFER_LIMIT", "LearnerBuffers", "in_groups"]
 
 GROUP = 256
 """Buffers reported in one message, so that their names fit it."""
+BUFFER_LIMIT = 256 << 20
+"""Bytes of buffers, as f32, that the syncer keeps of one learner."""
 
 
 @dataclass(slots=True)
@@ -30,16 +32,22 @@ class LearnerBuffers:
     tokens: int = 0
     values: dict[str, Tensor] = field(default_factory=dict)
 
-    def take(self, message: BufferValues, content: memoryview) -> None:
-        """A report; one whose shapes do not fit its content is a peer's mistake."""
+    def take(self, message: BufferValues, content: memoryview, known: Collection[str]) -> None:
+        """A report of buffers that the model has; one whose shapes do not fit its content is a mistake."""
         sizes = [math.prod(shape) for shape in message.shapes]
-        if len(sizes) != len(message.names) or min(sizes, default=0) < 0 or 4 * sum(sizes) != len(content):
+        extents = [extent for shape in message.shapes for extent in shape]
+        fits = len(sizes) == len(message.names) and 4 * sum(sizes) == len(content) > 0
+        if not fits or min(extents, default=0) < 0 or message.tokens < 0:
             raise WireError(f"{message.name} reported buffers whose shapes do not fit their content.")
         flat = torch.frombuffer(content, dtype=torch.float32)
         parts = torch.split(flat, sizes)
         for name, shape, part in zip(message.names, message.shapes, parts, strict=True):
-            self.values[name] = part.reshape(shape)
+            if name in known:
+                self.values[name] = part.reshape(shape)
         self.tokens = message.tokens
+        if sum(value.nbytes for value in self.values.values()) > BUFFER_LIMIT:
+            self.values.clear()
+            raise WireError(f"{message.name} reported more than {BUFFER_LIMIT} bytes of buffers.")
 
     def to_bytes(self) -> bytes:
         """As a safetensors file."""

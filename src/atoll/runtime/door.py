@@ -39,8 +39,12 @@ log = logging.getLogger("atoll")
 DOOR_LIMIT = 64 << 10
 PATIENCE_NS = 15_000_000_000
 """A stranger that is not in by then is shut out."""
+READER_PATIENCE_NS = 600_000_000_000
+"""A reader may stay, but not in silence for ever: its place is needed."""
 MAX_STRANGERS = 256
 """Connections that may stand at the door at the same time."""
+BREATH_NS = 1_000_000_000
+"""How long nobody is let in when there are no descriptors left."""
 
 
 class House(Protocol):
@@ -81,9 +85,13 @@ class Door:
         """Listen; returns the address."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(1024)
+        except BaseException:
+            listener.close()
+            raise
         listener.setblocking(False)
         self.listener = listener
         self.loop.call(self.loop.watch, listener, READ, self._knock)
@@ -112,19 +120,25 @@ class Door:
                 return
             except OSError as error:  # out of descriptors: those who are in matter more
                 log.warning("cannot accept a connection: %s", error.strerror)
+                self.loop.watch(self.listener, 0, self._knock)
+                self.loop.after(BREATH_NS, self._listen_again)
                 return
             if len(self.visits) >= MAX_STRANGERS:
                 sock.close()
                 continue
             tune(sock, bulk=False)
             visit = _Visit(self)
-            handlers = Handlers(visit.opened, visit.frame, visit.closed)
+            handlers = Handlers(visit.opened, visit.frame, visit.closed, on_mistake=visit.mistaken)
             connection = Connection(
                 self.loop, sock, run_id(self.run), DOOR_LIMIT, handlers, self.context, is_server=True
             )
             self.visits.add(connection)
             self.loop.after(PATIENCE_NS, visit.impatient, connection)
             connection.accept()
+
+    def _listen_again(self) -> None:
+        if self.listener is not None:
+            self.loop.watch(self.listener, READ, self._knock)
 
 
 @dataclass(eq=False)
@@ -135,6 +149,8 @@ class _Visit:
     opening: wire.Open | None = None
     challenge: bytes = b""
     session: str = ""
+    has_shown: bool = False
+    """The model, which is looked at once."""
 
     def opened(self, connection: Connection) -> None:
         """TLS is up; the visitor speaks first."""
@@ -146,9 +162,19 @@ class _Visit:
             log.debug("%s left the door: %s", connection.peer, reason)
 
     def impatient(self, connection: Connection) -> None:
-        """Long enough; a reader may stay."""
-        if connection in self.door.visits and (self.opening is None or self.opening.role == "learner"):
+        """Long enough; a reader may stay as long as it asks."""
+        loop = self.door.loop
+        if connection not in self.door.visits:
+            return
+        is_reader = self.opening is not None and self.opening.role != "learner" and not connection.is_closing
+        if is_reader and loop.now_ns() - connection.heard_ns <= READER_PATIENCE_NS:
+            loop.after(PATIENCE_NS, self.impatient, connection)
+        else:
             connection.close("took too long at the door")
+
+    def mistaken(self, connection: Connection, error: AtollError) -> None:
+        """Not the protocol, or another version of it."""
+        self._reject(connection, error.what)
 
     def frame(self, connection: Connection, frame: Frame) -> None:
         """One message of a visitor."""
@@ -159,7 +185,8 @@ class _Visit:
             self._attach(connection, message)
         elif self.opening is None:
             self._reject(connection, "Say Open or Attach first.")
-        elif isinstance(message, wire.Model) and self.opening.role == "learner":
+        elif isinstance(message, wire.Model) and self.opening.role == "learner" and not self.has_shown:
+            self.has_shown = True
             self._model(connection, message)
         elif isinstance(message, wire.StatusAsk) and self.opening.role != "learner":
             _send(connection, wire.Status(self.door.house.status()))
@@ -176,10 +203,7 @@ class _Visit:
         if why_not:
             self._reject(connection, why_not)
             return
-        if message.role == "learner" and door.house.num_links() >= door.config.network.max_learners:
-            limit = door.config.network.max_learners
-            full = f"The run is full: network.max_learners is {limit}."
-            self._reject(connection, full, retry=True)
+        if message.role == "learner" and self._is_full(connection):
             return
         self.opening = message
         self.challenge, self.session = secrets.token_bytes(32), secrets.token_hex(16)
@@ -188,6 +212,14 @@ class _Visit:
             connection,
             wire.Accepted(VERSION, door.run, door.config.to_toml(), self.challenge, self.session),
         )
+
+    def _is_full(self, connection: Connection) -> bool:
+        """Asked when a learner knocks, and again when it is let in: others may have been faster."""
+        limit = self.door.config.network.max_learners
+        if self.door.house.num_links() < limit:
+            return False
+        self._reject(connection, f"The run is full: network.max_learners is {limit}.", retry=True)
+        return True
 
     def _why_not(self, message: wire.Open) -> str:
         door = self.door
@@ -232,11 +264,11 @@ class _Visit:
             return
 
         def answer(why_not: str) -> None:
-            if connection.state != "open":
+            if connection.state != "open" or connection.is_closing:
                 return
             if why_not:
                 self._reject(connection, why_not)
-            else:
+            elif not self._is_full(connection):
                 self._let_in(connection, name, key_id_of(message.key))
 
         self.door.house.admit_model(manifest, answer)
@@ -253,8 +285,9 @@ class _Visit:
         ready = wire.Ready(
             secret, network.data_connections, network.piece_bytes, door.config.shards, door.config.data.seed
         )
-        door.house.welcome(link)
         _send(connection, ready)
+        if connection.state != "closed":
+            door.house.welcome(link)
 
     def _attach(self, connection: Connection, message: wire.Attach) -> None:
         door = self.door
@@ -269,9 +302,12 @@ class _Visit:
         connection.trust(wire.limit_of(wire.PIECE))
         tune(connection.sock, bulk=True)
         _send(connection, wire.Attached())
-        link.attach(connection)
+        if connection.state != "closed":
+            link.attach(connection)
 
     def _reject(self, connection: Connection, reason: str, *, retry: bool = False) -> None:
+        if connection.is_closing:
+            return
         log.warning("refused %s: %s", connection.peer, reason)
         _send(connection, wire.Rejected(reason, retry))
         connection.finish()

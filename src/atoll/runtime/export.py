@@ -46,6 +46,9 @@ def mean_buffers(run_dir: Path) -> dict[str, Tensor]:
             tokens = float((file.metadata() or {}).get("tokens", "1")) or 1.0
             for name in file.keys():  # noqa: SIM118  (this object is no mapping)
                 value = file.get_tensor(name) * tokens
+                is_odd = name in sums and sums[name].shape != value.shape
+                if is_odd or not bool(torch.isfinite(value).all()):
+                    continue  # one learner that went astray spoils nobody's model
                 sums[name] = sums[name] + value if name in sums else value
                 weights[name] = weights.get(name, 0.0) + tokens
     return {name: total / weights[name] for name, total in sums.items()}

@@ -23,6 +23,8 @@ __all__ = ["Link"]
 
 MAX_OPEN = 64
 """Bulk messages of one learner that may arrive at the same time."""
+SPOKEN = (msg.Hello, msg.Report, msg.Header, msg.Abstain, msg.Want, msg.Leave, wire.Telemetry)
+"""What a learner says on its control connection once it is in."""
 
 
 @dataclass(eq=False)
@@ -37,8 +39,10 @@ class Link:
     control: Connection
     piece_bytes: int
     data: list[Connection] = field(default_factory=list)
-    life: int = 0
+    life: int | None = None
+    """Of the learner, once it has said hello on this link."""
     incarnation: int = 0
+    was_asked: bool = False
     outbox: Outbox = field(init=False)
     assembly: Assembly | None = None
     on_message: Callable[[Link, wire.Message, memoryview | None], None] = lambda link, message, content: None
@@ -90,6 +94,13 @@ class Link:
         for connection in list(self.data):
             connection.wake()
 
+    def ask_who(self, epoch: int) -> None:
+        """A life that dialled anew may not know that, and goes on as if nothing had happened: it has to say
+        hello, so that what was on its way is sent again. Once is enough."""
+        if not self.was_asked:
+            self.was_asked = True
+            self.send(msg.WhoIs(epoch))
+
     def close(self, reason: str) -> None:
         """End it."""
         self.control.close(reason)
@@ -98,7 +109,7 @@ class Link:
 
     def _control_frame(self, connection: Connection, frame: Frame) -> None:
         message = wire.decode(frame.kind, frame.body)
-        if frame.kind not in wire.FROM_LEARNER or frame.kind in wire.BULK:
+        if not isinstance(message, SPOKEN):
             raise WireError(f"A learner may not send {type(message).__name__} here.")
         self._check_name(message)
         if isinstance(message, msg.Hello):

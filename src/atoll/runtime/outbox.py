@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from atoll.runtime.connection import Outgoing
 from atoll.wire.bulk import cut
-from atoll.wire.messages import PIECE, Bulk
+from atoll.wire.messages import PIECE, BufferValues, Bulk
 
 __all__ = ["Outbox"]
 
@@ -72,5 +72,7 @@ class Outbox:
         self.current = self.pieces = None
 
 
-def _about(message: Bulk) -> tuple[type, int]:
-    return type(message), getattr(message, "fragment", -1)
+def _about(message: Bulk) -> tuple[type, int, str]:
+    """Messages about the same: a later one makes an earlier one needless, or is asked for whole."""
+    first_buffer = message.names[0] if isinstance(message, BufferValues) and message.names else ""
+    return type(message), getattr(message, "fragment", -1), first_buffer

@@ -35,7 +35,7 @@ from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import digest
 from atoll.runtime.archive import Archive
 from atoll.runtime.books import Books
-from atoll.runtime.buffers import LearnerBuffers
+from atoll.runtime.buffers import BUFFER_LIMIT, LearnerBuffers
 from atoll.runtime.joining import sizes_of
 from atoll.runtime.links import Link
 from atoll.runtime.loop import Loop, Timer
@@ -50,8 +50,8 @@ __all__ = ["SyncerShell"]
 log = logging.getLogger("atoll")
 
 FLUSH_NS = 1_000_000_000
-BUFFER_LIMIT = 256 << 20
-"""Largest report of buffers."""
+SILENT_TIMES = 8.0
+"""A link is closed after this many times `sync.alive_s` of silence."""
 LEVELS = {
     "damage": logging.WARNING,
     "store": logging.WARNING,
@@ -119,6 +119,7 @@ class SyncerShell:
     def _loaded(self, found: Found) -> None:
         self.found = found
         self.loop.after(FLUSH_NS, self._flush)
+        self._sweep()
         if found.manifest is None:
             self.on_waiting()
         else:
@@ -237,6 +238,14 @@ class SyncerShell:
         self.links.setdefault(link.name, []).append(link)
         link.on_gone.append(lambda: self._gone(link))
 
+    def _sweep(self) -> None:
+        """Close links whose other end has vanished without a word: learners are never silent for long."""
+        limit_ns = int(SILENT_TIMES * self.config.sync.alive_s * 1e9)
+        for link in [link for links in self.links.values() for link in links]:
+            if self.loop.now_ns() - link.control.heard_ns > limit_ns:
+                link.close(f"nothing heard for {limit_ns / 1e9:g} s")
+        self.loop.after(limit_ns // 4, self._sweep)
+
     def _gone(self, link: Link) -> None:
         up, down = link.traffic()
         self.past_up += up
@@ -278,13 +287,15 @@ class SyncerShell:
     def _message(self, link: Link, message: wire.Message, content: memoryview | None) -> None:
         machine = self.machine
         assert machine is not None
-        self.books.heard(message, machine.desk.schedule.t)
         match message:
             case wire.Telemetry():
+                self.books.heard(message, machine.desk.schedule.t)
                 return
             case wire.BufferValues():
                 assert content is not None
-                self.buffers.setdefault(link.name, LearnerBuffers()).take(message, content)
+                assert self.manifest is not None
+                held = self.buffers.setdefault(link.name, LearnerBuffers())
+                held.take(message, content, self.manifest.buffers)
                 return
             case msg.Body():
                 assert content is not None
@@ -294,8 +305,22 @@ class SyncerShell:
                 assert content is not None
                 if not self._hold_seed(message, content):
                     return
+            case msg.Hello():
+                self._supersede(link)
+            case msg.Report() if link.life is None:
+                link.ask_who(machine.desk.epoch)
         assert isinstance(message, msg.FromLearner)
-        self.handle(ev.Received(self.loop.now_ns(), message))
+        now_ns = self.loop.now_ns()
+        self.handle(ev.Received(now_ns, message))
+        session = machine.desk.sessions.get(link.name)
+        if session is not None and session.heard_ns == now_ns:  # the machine has taken it in
+            self.books.heard(message, machine.desk.schedule.t)
+
+    def _supersede(self, link: Link) -> None:
+        """A life that says hello on a new link has given up its old one; we may not have heard of that."""
+        for older in list(self.links.get(link.name, ())):
+            if older is not link and older.life == link.life:
+                older.close("dialled anew")
 
     def _hold_body(self, message: msg.Body, content: memoryview) -> bool:
         """Keep a body that a round waits for; others, and spoiled ones, are not kept."""
