@@ -7,12 +7,16 @@ directory the run lives in memory, and dies with the process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import resource
+import shutil
 import socket
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
-from atoll.config import RunConfig
+from atoll.config import NetworkConfig, RunConfig
 from atoll.errors import StoreError
 from atoll.runtime import found
 from atoll.runtime.archive import Archive
@@ -40,6 +44,10 @@ __all__ = ["Syncer"]
 log = logging.getLogger("atoll")
 
 STATUS_NS = 1_000_000_000
+METRICS_BYTES_PER_S, METRICS_LINES = 4096, 10_000
+"""metrics.jsonl has a line a second at most, and fewer the longer they are and the older the run gets."""
+NUM_OWN_FILES = 256
+"""Descriptors that are no learner's: the store's, the logs', the user's."""
 START_S = 600.0
 """Longest wait for the store to be read; large runs have large snapshots."""
 
@@ -61,12 +69,8 @@ class Syncer:
         """`name` is the run's, by default that of its directory; `advertise` is the host written into the
         URL."""
         self.config = config or RunConfig()
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._keeps = run_dir is not None
-        if run_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="atoll-")
-            run_dir = self._temporary.name
-        self.run_dir = Path(run_dir)
+        self.run_dir = Path(tempfile.mkdtemp(prefix="atoll-") if run_dir is None else run_dir)
         self.name = _run_name(name or (self.run_dir.resolve().name if self._keeps else "local"))
         self.listen, self.port = listen, port
         self.advertise = advertise
@@ -75,8 +79,13 @@ class Syncer:
         self.error: BaseException | None = None
         self._listening = threading.Event()
         self._over = threading.Event()
+        self._pid = os.getpid()
+        self._last_status: dict[str, Any] = {}
         self._stopped = False
         self._finished_ns = 0
+        self._metrics_due_ns = 0
+        if not self._keeps:
+            self._forget = weakref.finalize(self, _remove, self.run_dir, self._pid)
 
     # What users call
 
@@ -86,11 +95,12 @@ class Syncer:
         try:
             self._identity = ServerIdentity.load_or_make(self.run_dir, self.name)
             self._tokens = Tokens.load_or_make(self.run_dir)
+            self._build(store)
         except BaseException:
             store.close()
             raise
         self._store = store
-        self._build(store)
+        _make_room(self.config.network)
         self._loop.start()
         for worker in self._workers:
             worker.start()
@@ -115,9 +125,8 @@ class Syncer:
 
     def status(self) -> dict[str, Any]:
         """How the run stands; see `atoll status`."""
-        if self._stopped or not self._loop.is_running:
-            return dict(self._last_status)
-        return self._ask(self._shell.status_now)
+        self._on_loop(self._remember_status)
+        return dict(self._last_status)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the run is finished and its learners had time to take in the end; False if the time is up
@@ -141,15 +150,16 @@ class Syncer:
         return weights_of(manifest, [state.served for state in model.states])
 
     def stop(self) -> None:
-        """Close everything; what was committed stays. A second call does nothing."""
-        if self._stopped:
+        """Close everything; what was committed stays. A second call does nothing, nor does one in a child
+        that was forked: it has inherited the object, not the run."""
+        if self._stopped or os.getpid() != self._pid:
             return
-        if hasattr(self, "_loop"):
+        if hasattr(self, "_store"):
             self._close()
         self._stopped = True
         self._over.set()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if not self._keeps:
+            self._forget()
 
     def __enter__(self) -> Syncer:
         return self.start()
@@ -167,7 +177,8 @@ class Syncer:
         return MemoryStore(self.config)
 
     def _build(self, store: Store) -> None:
-        self._last_status: dict[str, Any] = {}
+        secure = self.config.security.tls
+        context = server_context(self._identity, self.config.security.mtls) if secure else None
         self._loop = Loop("syncer", self._crashed)
         names = ("compute", "store", "snapshots")
         self._workers = [Worker(name, self._crashed) for name in names]
@@ -185,8 +196,6 @@ class Syncer:
             on_waiting=self._open,
             on_failed=self._crashed,
         )
-        secure = self.config.security.tls
-        context = server_context(self._identity, self.config.security.mtls) if secure else None
         self._door = Door(self._loop, self.name, self.config, self._tokens, context, self._shell)
         if not secure:
             log.warning("run %s is open to everybody who can reach it: security.tls is off", self.name)
@@ -216,13 +225,15 @@ class Syncer:
 
     def _tick(self) -> None:
         """Loop's thread, once a second: write down how it stands, and notice the end."""
-        status = self._shell.status_now()
-        self._last_status = status
+        self._remember_status()
+        status, now = self._last_status, self._loop.now_ns()
         content = json.dumps(status).encode()
         self._workers[2].do(self._write, "status.json", content)
-        self._workers[2].do(self._append, "metrics.jsonl", content + b"\n")
+        if now >= self._metrics_due_ns:
+            pause_s = max(1.0, len(content) / METRICS_BYTES_PER_S, status["uptime_s"] / METRICS_LINES)
+            self._metrics_due_ns = now + int((pause_s - 0.5) * 1e9)
+            self._workers[2].do(self._append, "metrics.jsonl", content + b"\n")
         if status["state"] == "finished":
-            now = self._loop.now_ns()
             self._finished_ns = self._finished_ns or now
             patience_ns = int(3e9 * self.config.sync.alive_s)
             if not self._shell.links or now - self._finished_ns > patience_ns:
@@ -252,27 +263,27 @@ class Syncer:
             self.error = error
         self._listening.set()
         self._over.set()
+        self._loop.stop(0.0)  # learners must not believe in a syncer that merges no more
 
     def _close(self) -> None:
         found.forget(self.url)
-        if self._loop.is_running:
-            self._last_status = self._ask(self._shell.status_now) if self.error is None else self._last_status
-            closed = threading.Event()
-            self._loop.call(self._close_door, closed)
-            closed.wait(5.0)
-        for worker in self._workers:
-            if self._loop.is_running or worker.is_alive:
-                worker.stop()
+        self._on_loop(self._remember_status)
+        self._on_loop(self._close_door)
+        compute, storing, snapshots = self._workers
+        for worker in (compute, snapshots, storing):  # the last one is given work by the others
+            worker.stop()
         self._loop.stop()
         self._store.close()
         self._keep_buffers()
         if self._last_status:
             self._write("status.json", json.dumps(self._last_status).encode())
 
-    def _close_door(self, closed: threading.Event) -> None:
+    def _close_door(self) -> None:
         self._door.close()
         self._shell.archive.flush(self._shell.take_lines())
-        closed.set()
+
+    def _remember_status(self) -> None:
+        self._last_status = self._shell.status_now()
 
     def _keep_buffers(self) -> None:
         """The newest float buffers of every learner, for export."""
@@ -280,20 +291,19 @@ class Syncer:
             (self.run_dir / "buffers").mkdir(exist_ok=True)
             self._write(f"buffers/{name}.safetensors", held.to_bytes())
 
-    def _ask(self, what: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Have the loop answer; a loop that has died answers with the last status."""
-        answer: list[dict[str, Any]] = []
-        answered = threading.Event()
+    def _on_loop(self, what: Callable[[], None]) -> None:
+        """Have the loop do something, and wait for it; a loop that has ended does nothing."""
+        if self._stopped or not hasattr(self, "_store"):
+            return
+        done = threading.Event()
 
         def run() -> None:
-            answer.append(what())
-            answered.set()
+            what()
+            done.set()
 
         self._loop.call(run)
-        while not answered.wait(0.2):
-            if not self._loop.is_running:
-                return dict(self._last_status)
-        return answer[0]
+        while not done.wait(0.05) and self._loop.is_running:
+            pass
 
 
 def _run_name(name: str) -> str:
@@ -312,3 +322,19 @@ def _own_address() -> str:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
         return "127.0.0.1"
+
+
+def _make_room(network: NetworkConfig) -> None:
+    """Let this process have as many connections as the run may need, if the system allows it."""
+    wanted = network.max_learners * (1 + network.data_connections) + NUM_OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Delete a run that was not to be kept; a forked child has no say in that."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
