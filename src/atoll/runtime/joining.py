@@ -9,18 +9,13 @@ for.
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
 import secrets
-import signal
 import threading
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -36,6 +31,7 @@ from atoll.numerics.manifest import Manifest
 from atoll.numerics.partition import partition
 from atoll.numerics.replica import Replica
 from atoll.runtime import found
+from atoll.runtime.goodbye import say_goodbye_at_exit
 from atoll.runtime.learner import Learner, Schedule, check_name
 from atoll.runtime.learner_shell import LearnerShell
 from atoll.runtime.loop import Loop
@@ -94,7 +90,8 @@ def join(
             "Set ATOLL_TOKEN or ATOLL_TOKEN_FILE to the join token in the syncer's run directory.",
         )
     folder = Path(state_dir) if state_dir is not None else None
-    joining = _Joining(where, secret or "", model, optimizer, schedule, folder, timeout_s)
+    shown = "" if where.plain or secret is None else secret  # anybody could read it, and nobody asks for it
+    joining = _Joining(where, shown, model, optimizer, schedule, folder, timeout_s)
     return joining.run(name, Path(certificate) if certificate is not None else None)
 
 
@@ -173,17 +170,20 @@ class _Joining:
             self.worker.start()
             self.uplink.start()
             self._wait()
+            assert self.learner is not None
+            self.learner._set_rate()
         except BaseException:
             self.loop.stop()
             self.worker.stop()
+            if self.learner is not None and self.learner.tape is not None:
+                self.learner.tape.close()
             if lock is not None:
                 lock.close()
             raise
-        assert self.learner is not None
         if lock is not None:
             self.learner.on_left.append(lock.close)
         self.loop.call(self.learner._housekeep)
-        _say_goodbye_at_exit(self.learner)
+        say_goodbye_at_exit(self.learner)
         return self.learner
 
     def _events(self) -> Events:
@@ -204,6 +204,8 @@ class _Joining:
             config = RunConfig.from_toml(accepted.config)
             manifest = partition(self.model, config.sync.num_fragments, config.sync.merge_rule)
             self._build(config, manifest)
+        elif self.learner is not None:  # a syncer that was restarted may have another budget
+            self.learner.config = RunConfig.from_toml(accepted.config)
         assert self.manifest is not None
         return wire.Model(
             json.dumps(self.manifest.to_dict(), separators=(",", ":")).encode(),
@@ -243,7 +245,11 @@ class _Joining:
             return
         self.is_started = True
         life = secrets.randbits(48)
-        tape = _open_tape(self.state_dir, life)
+        try:
+            tape = _open_tape(self.state_dir, life)
+        except AtollError as error:
+            self._failed(error)
+            return
         self.shell.keep_tape = tape is not None
         self.learner = Learner(
             self.name,
@@ -258,7 +264,7 @@ class _Joining:
             self.worker,
             tape=tape,
         )
-        self.learner._cursor = _saved_cursor(self.state_dir)
+        self.learner._cursor = json.dumps(_saved_cursor(self.state_dir))
         self.shell.start(self.name, self.identity.key_id, life)
 
     def _message(self, message: wire.Message, content: memoryview | None) -> None:
@@ -306,6 +312,9 @@ class _Joining:
         reason = f"an unexpected error inside Atoll: {type(error).__name__}: {error}"
         if self.learner is not None:
             self.learner.ended = reason
+        if self.shell is not None:
+            self.shell.is_dead = True
+        self.uplink.stop()
         self.error = JoinError(f"Joining failed: {reason}", "", "Please report it, with the log.")
         self.changed.set()
 
@@ -364,47 +373,15 @@ def _settle_name(name: str | None, state_dir: Path | None, identity: LearnerIden
 def _saved_cursor(state_dir: Path | None) -> Any:
     if state_dir is None:
         return None
+    path = state_dir / "cursor.json"
     try:
-        return json.loads((state_dir / "cursor.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("%s cannot be read, so the data begins anew: %s", path, error)
         return None
 
 
 def _open_tape(state_dir: Path | None, life: int) -> TapeFile | None:
     return TapeFile(state_dir / f"tape-{life:012x}.db") if state_dir is not None else None
-
-
-def _say_goodbye_at_exit(learner: Learner) -> None:
-    """Leave when the interpreter ends, and on SIGTERM where nobody else has a use for it."""
-    reference = weakref.ref(learner)
-
-    def goodbye() -> None:
-        living = reference()
-        if living is not None:
-            living.leave()
-
-    atexit.register(goodbye)
-    learner.on_left.append(lambda: atexit.unregister(goodbye))
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) in (
-        signal.SIG_DFL,
-        None,
-    ):
-        signal.signal(signal.SIGTERM, _on_sigterm(goodbye))
-
-
-def _on_sigterm(goodbye: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
-    owner = os.getpid()
-
-    def leave_and_die() -> None:
-        goodbye()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        # The thread that was interrupted may hold the machine's lock, so another one says goodbye.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() == owner:
-            threading.Thread(target=leave_and_die, name="atoll-goodbye", daemon=True).start()
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return handler

@@ -25,12 +25,11 @@ from torch import Tensor, nn
 
 from atoll.config import RunConfig
 from atoll.core import commands as do
-from atoll.core import events as ev
 from atoll.core.members import NAME
 from atoll.errors import JoinError
 from atoll.numerics.partition import float_buffers
 from atoll.recipes import Shard
-from atoll.runtime.buffers import in_groups
+from atoll.runtime.buffers import BUFFER_LIMIT, in_groups
 from atoll.runtime.learner_shell import LearnerShell, bytes_of
 from atoll.runtime.loop import Loop
 from atoll.runtime.stopwatch import Stopwatch, percentile, process_cpu_ns
@@ -46,6 +45,8 @@ log = logging.getLogger("atoll")
 HOUSEKEEPING_NS = 1_000_000_000
 GOODBYE_S = 5.0
 """Longest wait for the last messages to leave when the learner does."""
+MAX_STEP_TOKENS = 1 << 40
+"""More than any step has; sums of them still fit the wire."""
 
 Schedule = Callable[[float], float]
 
@@ -73,37 +74,56 @@ class Learner:
     """Why this learner no longer takes part, if it does not."""
     _pid: int = field(default_factory=os.getpid)
     _loss: float | Tensor | None = None
-    _cursor: Any = None
+    _cursor: str = "null"
+    """As JSON: whatever the user does to the value later, this is what was put here."""
     _is_cursor_saved: bool = True
     _has_left: bool = False
+    _is_lent: bool = False
+    """The parameters hold the merged model for a while."""
     _base_rates: list[float] = field(default_factory=list)
+    _num_reports: int = 0
+    _is_reporting: bool = False
     _heard: tuple[int, int] = (0, 0)
     """Global tick, and the own clock when it was heard."""
-    _leaving: threading.Lock = field(default_factory=threading.Lock)
+    _leaving: threading.RLock = field(default_factory=threading.RLock)
+    """Of a kind that a signal handler may take again."""
 
     def __post_init__(self) -> None:
-        if self.optimizer is not None:
-            groups = self.optimizer.param_groups
-            self._base_rates = [float(group.get("initial_lr", group["lr"])) for group in groups]
         self._buffers = float_buffers(self.model)
-        self._set_rate()
+        num_bytes = 4 * sum(buffer.numel() for _, buffer in self._buffers)
+        if not 0 < num_bytes <= BUFFER_LIMIT:
+            if num_bytes:
+                log.warning("%s: buffers of %d bytes stay out of the exported model", self.name, num_bytes)
+            self._buffers = []
 
     # What users call
 
     def step(self, *, tokens: int, loss: float | Tensor | None = None) -> None:
         """Once per optimizer step, with the tokens (or samples) it was trained on. Never blocks on the
         network."""
-        if os.getpid() != self._pid:
+        if not self.is_own:
             raise JoinError(
                 f"step() was called in process {os.getpid()}, but {self.name} joined in process {self._pid}.",
                 "A forked process has no connection to the run.",
                 "Call step() where you called join(), and leave data loading to the workers.",
             )
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= MAX_STEP_TOKENS:
             raise JoinError(
-                f"step(tokens={tokens!r}): tokens must be a whole number of at least 0.",
+                f"step(tokens={tokens!r}): tokens must be a whole number from 0 to {MAX_STEP_TOKENS}.",
                 "Merges are weighted by tokens, so a guess would spoil them.",
                 "Pass the number of tokens or samples in the batch, for example input_ids.numel().",
+            )
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise JoinError(
+                f"step(loss=...): the loss has shape {list(loss.shape)}, not one value.",
+                "There would be nothing to show.",
+                "Pass its mean, or leave it out.",
+            )
+        if self._is_lent:
+            raise JoinError(
+                "step() was called inside global_weights().",
+                "The parameters hold the merged model now, not what this learner has trained.",
+                "Leave the `with` block first.",
             )
         self.watch.enter(self.loop.now_ns(), tokens)
         if loss is not None:
@@ -142,6 +162,11 @@ class Learner:
         return Shard(self.shell.machine.shard % count, count, self.config.data.seed)
 
     @property
+    def is_own(self) -> bool:
+        """Whether this process joined; a forked child only inherited the learner."""
+        return os.getpid() == self._pid
+
+    @property
     def incarnation(self) -> int:
         """Which life of this name it is."""
         return self.shell.machine.incarnation
@@ -149,11 +174,18 @@ class Learner:
     @property
     def cursor(self) -> Any:
         """Where this learner's data stands: the JSON value put here last, also by an earlier life."""
-        return self._cursor
+        return json.loads(self._cursor)
 
     @cursor.setter
     def cursor(self, value: Any) -> None:
-        self._cursor, self._is_cursor_saved = value, False
+        try:
+            self._cursor, self._is_cursor_saved = json.dumps(value), False
+        except (TypeError, ValueError) as error:
+            raise JoinError(
+                f"A {type(value).__name__} cannot be the data cursor: {error}.",
+                "It could not be saved, and the next life would not know where to go on.",
+                "Put a JSON value here: numbers, strings, lists, or a dict of them.",
+            ) from error
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -181,7 +213,7 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Data cursor and error-feedback residuals, to be saved beside the user's own checkpoint."""
-        return {"cursor": self._cursor, "residuals": self.shell.replica.state_dict()}
+        return {"cursor": self.cursor, "residuals": self.shell.replica.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a cursor and residuals back."""
@@ -192,17 +224,29 @@ class Learner:
     def global_weights(self) -> Iterator[nn.Module]:
         """The merged model, as this learner holds it, inside the `with`; afterwards its own values again."""
         with self.shell.replica.global_weights():
-            yield self.model
+            self._is_lent = True
+            try:
+                yield self.model
+            finally:
+                self._is_lent = False
 
     def leave(self, timeout_s: float = GOODBYE_S) -> None:
-        """Say goodbye and close: offers already made still count. A second call does nothing."""
-        if os.getpid() != self._pid:
+        """Say goodbye and close: offers already made still count. A second call does nothing.
+
+        Nothing is waited for longer than a few times `timeout_s`, whatever the network does.
+        """
+        if not self.is_own:
             return
         with self._leaving:
             if self._has_left:
                 return
             self._has_left = True
-            self.shell.handle(ev.LeaveRequested)
+            self._finish_work(timeout_s)
+            if self.shell.lock.acquire(timeout=timeout_s):  # a handler may have interrupted its holder
+                try:
+                    self.shell.leave()
+                finally:
+                    self.shell.lock.release()
             self._settle_down(timeout_s)
             for what in self.on_left:
                 what()
@@ -225,17 +269,28 @@ class Learner:
         if machine.global_t > self._heard[0]:
             self._heard = (machine.global_t, machine.clock)
         self._set_rate()
-        if self._buffers and machine.clock % self.config.sync.interval_steps == 0:
+        num_due = machine.steps // self.config.sync.interval_steps
+        if self._buffers and num_due > self._num_reports and not self._is_reporting:
+            self._num_reports, self._is_reporting = num_due, True
             self._report_buffers()
+            self.loop.call(self._reported)
 
     def _set_rate(self) -> None:
-        if self.schedule is not None and self.optimizer is not None:
-            factor = self.schedule(self.progress)
-            for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate * factor)
-                else:
-                    group["lr"] = rate * factor
+        """The user's own thread: schedules are the user's code. Groups may have been added since."""
+        if self.schedule is None or self.optimizer is None:
+            return
+        groups, rates = self.optimizer.param_groups, self._base_rates
+        rates += [float(group.get("initial_lr", group["lr"])) for group in groups[len(rates) :]]
+        factor = self.schedule(self.progress)
+        for group, rate in zip(groups, rates, strict=False):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+    def _reported(self) -> None:
+        """Loop: the report has left the training thread's hands; only then may the next one follow."""
+        self._is_reporting = False
 
     def _report_buffers(self) -> None:
         for group in in_groups(self._buffers):
@@ -262,7 +317,7 @@ class Learner:
 
     def _housekeep(self) -> None:
         """Loop, once a second: tell how it goes, let the worker save."""
-        if self._has_left:
+        if self._has_left or not self.worker.is_alive:
             return
         self.worker.do(self._report_self)
         self.loop.after(HOUSEKEEPING_NS, self._housekeep)
@@ -313,10 +368,17 @@ class Learner:
             path = self.state_dir / "cursor.json"
             part = path.with_suffix(".part")
             try:
-                part.write_text(json.dumps(self._cursor), encoding="utf-8")
+                part.write_text(self._cursor, encoding="utf-8")
                 os.replace(part, path)
             except OSError as error:
                 log.warning("%s: the data cursor could not be saved: %s", self.name, error.strerror)
+
+    def _finish_work(self, timeout_s: float) -> None:
+        """Let the worker encode the offers that were made, so that their bodies follow."""
+        done = threading.Event()
+        self.worker.do(done.set)
+        if self.worker.is_alive:
+            done.wait(timeout_s)
 
     def _settle_down(self, timeout_s: float) -> None:
         """Let the last words leave, then end the threads."""
@@ -333,8 +395,8 @@ class Learner:
         drained.wait(timeout_s)
         self.uplink.stop()
         self.worker.do(self._save)
-        self.worker.stop()
-        self.loop.stop()
+        self.worker.stop(timeout_s)
+        self.loop.stop(timeout_s)
         if self.tape is not None:
             self.tape.close()
 

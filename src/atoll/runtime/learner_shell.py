@@ -58,6 +58,8 @@ class LearnerShell:
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(init=False)
     is_held: bool = False
+    is_dead: bool = False
+    """A thread has crashed: nobody would let go of a learner that is held."""
     missed_steps: int = 0
     missed_tokens: int = 0
     num_missed: int = 0
@@ -108,10 +110,14 @@ class LearnerShell:
             steps, self.missed_steps = self.missed_steps, 0
             tokens, self.missed_tokens = self.missed_tokens, 0
             self._handle(ev.Stepped(self.loop.now_ns(), tokens, step_ns, held_ns, steps))
-            while self.is_held:
+            while self.is_held and not self.is_dead:
                 self.changed.wait(HOLD_POLL_S)
         finally:
             self.lock.release()
+
+    def leave(self) -> None:
+        """With the lock held, from any thread: say goodbye."""
+        self._handle(ev.LeaveRequested(self.loop.now_ns()))
 
     # From the loop
 

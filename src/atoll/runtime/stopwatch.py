@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections import deque
@@ -55,8 +56,7 @@ def percentile(values: list[int], share: float) -> int:
     """The smallest value with at least that share of all at or below it; 0 of none."""
     if not values:
         return 0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def process_cpu_ns() -> int:

@@ -5,7 +5,8 @@
 The learner dials out; nothing dials in. Control messages have a connection of their own and never wait
 behind bulk data. When the control connection breaks or falls silent, all connections go and the uplink dials
 again, with a jittered back-off, as long as the process lives: what was on its way is lost, which the protocol
-bears. Only before the first admission does a refusal end it: then the user is still there to read the reason.
+bears. Only before the first admission does a refusal end it, or an answer that is not a syncer's: then the
+user is still there to read the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from atoll.core import messages as msg
-from atoll.errors import AtollError, JoinError
+from atoll.errors import AtollError, JoinError, WireError
 from atoll.runtime.connection import Connection, Handlers, Outgoing, tune
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.outbox import Outbox
@@ -94,6 +95,7 @@ class Uplink:
     bytes_down: int = 0
     telling: deque[wire.Message] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
     is_scheduled: bool = False
+    num_dials: int = 0
     attempt: Timer | None = None
     address: tuple[int, tuple[str, int]] = (socket.AF_INET, ("", 0))
 
@@ -132,24 +134,35 @@ class Uplink:
     def _dial(self) -> None:
         if self.is_stopped or self.control is not None:
             return
+        if self.attempt is not None:
+            self.attempt.cancel()
         self.attempt = self.loop.after(int(ATTEMPT_S * 1e9), self._give_up)
-        resolver = threading.Thread(target=self._resolve, name="atoll-resolve", daemon=True)
+        self.num_dials += 1
+        resolver = threading.Thread(
+            target=self._resolve, args=(self.num_dials,), name="atoll-resolve", daemon=True
+        )
         resolver.start()
 
-    def _resolve(self) -> None:
+    def _resolve(self, dial: int) -> None:
         """Names may take seconds to resolve, so that happens on a thread of its own."""
         try:
             found = socket.getaddrinfo(self.url.host, self.url.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            self.loop.call(self._unresolved, f"{self.url.host} cannot be resolved: {error.strerror}")
-        else:
-            self.loop.call(self._resolved, found[0][0], found[0][4])
+            self.loop.call(self._unresolved, dial, f"{self.url.host} cannot be resolved: {error.strerror}")
+        else:  # of several addresses each has its turn: not every one may be reachable from here
+            family, _, _, _, address = found[(dial - 1) % len(found)]
+            self.loop.call(self._resolved, dial, family, address)
 
-    def _unresolved(self, reason: str) -> None:
-        self._broken(reason)
+    def _unresolved(self, dial: int, reason: str) -> None:
+        if self._is_current(dial):
+            self._broken(reason)
 
-    def _resolved(self, family: int, address: tuple[str, int]) -> None:
-        if self.is_stopped or self.control is not None:
+    def _is_current(self, dial: int) -> bool:
+        """Whether a resolver's answer is still waited for: it may come long after the dial was given up."""
+        return dial == self.num_dials and not self.is_stopped and self.control is None
+
+    def _resolved(self, dial: int, family: int, address: tuple[str, int]) -> None:
+        if not self._is_current(dial):
             return
         self.address = (family, address)
         handlers = Handlers(self._opened, self._control_frame, self._closed)
@@ -187,6 +200,9 @@ class Uplink:
             self._count(connection)
             self.control = None
             self._broken(reason)
+            hopeless = _why_hopeless(connection.error, self.url, self.name)
+            if hopeless is not None and not self.was_ready:
+                self._refused(hopeless)
 
     def _broken(self, reason: str) -> None:
         """Everything goes; dial again after a while."""
@@ -339,6 +355,37 @@ class Uplink:
         self.is_stopped = True
         if self.control is not None:
             self.control.close("closed by this side")
+
+
+def _why_hopeless(error: Exception | None, url: RunURL, name: str) -> JoinError | None:
+    """Why dialling again cannot help, if what closed the connection says so."""
+    where, so_what = f"{url.host}:{url.port}", "This learner cannot take part in the run."
+    if isinstance(error, WireError):
+        return JoinError(
+            f"What answers at {where} does not speak Atoll as the URL says: {error.what}",
+            so_what,
+            "Check host, port and versions; with TLS the URL begins with atoll://, without with atoll+plain://.",
+        )
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+        return None
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "certificate required" in reason:
+        return JoinError(
+            "The run asks for a certificate (mTLS), and this learner showed none.",
+            so_what,
+            f"Pass certificate= with the file that the run's operator issued for {name}.",
+        )
+    if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
+        return JoinError(
+            f"The syncer does not accept this learner's certificate: {reason}.",
+            so_what,
+            f"Pass certificate= with the file that the operator of this very run issued for {name}.",
+        )
+    return JoinError(
+        f"What answers at {where} does not speak TLS 1.3: {reason}.",
+        so_what,
+        "Check host and port; a run without TLS has a URL that begins with atoll+plain://.",
+    )
 
 
 _CURES = {"refused": "Check the URL, the token, the name and the model against the run's, then join again."}
