@@ -21,6 +21,8 @@ def export(
 ) -> None:
     """Write the newest merged weights of a run as safetensors.
 
+    [dim]atoll export runs/gemma-1 --out gemma[/dim]
+
     A run of a recipe also gets its config.json, so the folder loads with
     transformers:
 

@@ -57,7 +57,7 @@ def join(
     """
     where = parse(url)
     chosen = load_recipe(recipe, size, seed=seed, model=model, data=data)
-    (pace,) = parse_speeds(speed, 1)
+    (pace,) = parse_speeds(speed, 1, "--speed")
     if state_dir is None and name is not None and not isinstance(where, LocalURL):
         state_dir = LEARNERS / where.run / name
     token = token_in(token_file)

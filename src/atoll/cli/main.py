@@ -51,7 +51,7 @@ def app() -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     try:
-        cli(arguments, standalone_mode=True)
+        cli(arguments, prog_name="atoll", standalone_mode=True)
     except AtollError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         return 2

@@ -20,6 +20,7 @@ __all__ = ["RUNS", "Kill", "config_of", "new_run_dir", "parse_kill", "parse_spee
 
 RUNS = Path("runs")
 MAX_RUNS = 100_000
+NUM_LEARNERS = 4
 KILL = re.compile(r"([^@]+)@(\d+(?:\.\d+)?)(%|s)")
 
 Tables = dict[str, dict[str, Any]]
@@ -70,25 +71,25 @@ def parse_kill(text: str, names: Sequence[str]) -> Kill:
     return Kill(name, share=number / 100)
 
 
-def parse_speeds(text: str | None, num_learners: int | None, default: int = 4) -> list[float]:
+def parse_speeds(text: str | None, num_learners: int | None, flag: str = "--speeds") -> list[float]:
     """One speed per learner; `1,1,0.5` alone also says how many learners there are."""
     if num_learners is not None and num_learners < 1:
         raise ConfigError(f"--learners is {num_learners}.", "Nobody would train.", "Try --learners 2.")
     if text is None:
-        return [1.0] * (num_learners or default)
+        return [1.0] * (num_learners or NUM_LEARNERS)
     try:
         speeds = [float(part) for part in text.split(",")]
     except ValueError:
         speeds = []
     if not speeds or not all(0 < speed <= 1 for speed in speeds):
         raise ConfigError(
-            f"--speeds {text!r} cannot be read.",
+            f"{flag} {text!r} cannot be read.",
             "A speed is a fraction: 1 is full speed, 0.5 takes twice the time for each step.",
             "Write one per learner, above 0 and at most 1, for example 1,1,0.5,1.",
         )
     if num_learners is not None and len(speeds) != num_learners:
         raise ConfigError(
-            f"--speeds has {len(speeds)} numbers, but --learners is {num_learners}.",
+            f"{flag} has {len(speeds)} numbers, but --learners is {num_learners}.",
             "Somebody would have no speed.",
             "Write one speed per learner, or leave --learners out.",
         )

@@ -149,7 +149,7 @@ class _Line:
         self.role = role
         self._run = run_id(url.run)
         self._sequence = 0
-        self._reader = Reader(wire.limit_of(wire.kind_of(_ACCEPTED)), self._run)
+        self._reader = Reader(wire.limit_of(wire.kind_of(_ACCEPTED)))  # a wrong run is told in words
         self._sock = socket.create_connection((url.host, url.port), timeout_s)
         try:
             if not url.plain:
@@ -163,7 +163,7 @@ class _Line:
 
     def trust(self) -> None:
         """The other side has accepted the token: a status may be large."""
-        self._reader.limit = wire.LARGEST_BYTES
+        self._reader.limit, self._reader.run = wire.LARGEST_BYTES, self._run
 
     def ask(self, message: wire.Message, timeout_s: float) -> wire.Message:
         """Send a message and wait for the next one from the other side."""

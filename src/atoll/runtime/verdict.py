@@ -64,6 +64,8 @@ def check_run(run_dir: Path) -> Verdict:
             commits.read(entry)
     except AtollError as error:
         commits.problems.append(error.what)
+    except Exception as error:  # a machine that stumbles over a tape with a gap is a finding too
+        commits.problems.append(f"line {num_entries} cannot be replayed: {type(error).__name__}: {error}")
     commits.compare(view.records)
     violations = [str(violation) for violation in checker.violations]
     return Verdict(violations, sum(checker.num_checks.values()), num_entries, commits.problems)

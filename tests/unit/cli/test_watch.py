@@ -1,0 +1,127 @@
+"""What the parent of a fleet shows: one clock, everybody's news, and counters that survive a syncer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.cli.watch import Watch
+from atoll.config import RunConfig
+from atoll.recipes import load_recipe
+from atoll.runtime.processes import Event, Fleet
+
+BEGAN_S = 1_000_000.0
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    fleet = Fleet(tmp_path, RunConfig(), load_recipe("vit-digits").settings(), [1.0, 1.0])
+    return Watch(fleet, "images", BEGAN_S)
+
+
+def detail(
+    name: str, clock: int, *, incarnation: int = 1, state: str = "training", **more: Any
+) -> dict[str, Any]:
+    counters = {"held_total_ms": 2.0 * clock, "cpu_total_ms": 10.0 * clock, "device": "cpu"}
+    return {"name": name, "state": state, "incarnation": incarnation, "clock": clock, **counters, **more}
+
+
+def publish(watch: Watch, at_s: float, *details: dict[str, Any], **status: Any) -> None:
+    """What the syncer would write down at that time of the fleet."""
+    path = watch.fleet.run_dir / "status.json"
+    status = {"epoch": 1, "state": "training", "uptime_s": at_s - 5.0, "notes": [], **status}
+    path.write_text(json.dumps({**status, "learner_details": details}), encoding="utf-8")
+    os.utime(path, (BEGAN_S + at_s, BEGAN_S + at_s))
+    assert watch.look(BEGAN_S + at_s)
+
+
+def test_before_the_first_status_there_is_nothing_to_show(watch):
+    assert not watch.look(BEGAN_S)
+    assert watch.status == {}
+
+
+def test_a_status_is_taken_in_once(watch):
+    publish(watch, 10.0)
+    assert not watch.look(BEGAN_S + 10.2)
+    assert len(watch.samples) == 1
+    assert watch.status["unit"] == "images"
+
+
+def test_a_status_that_is_half_written_is_left_for_later(watch):
+    (watch.fleet.run_dir / "status.json").write_text('{"epoch": 1, "st', encoding="utf-8")
+    assert not watch.look(BEGAN_S + 1.0)
+    assert watch.status == {}
+
+
+def test_all_times_are_on_the_clock_of_the_fleet(watch):
+    watch.fleet.events.append(Event(BEGAN_S + 9.0, "killed", "learner-1", "kill -9"))
+    publish(watch, 10.0, notes=[{"at_s": 1.0, "kind": "admitted", "who": "learner-0", "reason": ""}])
+    assert [(note["at_s"], note["kind"]) for note in watch.status["notes"]] == [
+        (6.0, "admitted"),  # the syncer began 5 s after the fleet
+        (9.0, "killed"),
+    ]
+    assert watch.status["uptime_s"] == 10.0
+
+
+def test_notes_of_an_earlier_syncer_are_kept(watch):
+    publish(watch, 10.0, notes=[{"at_s": 1.0, "kind": "admitted", "who": "learner-0", "reason": ""}])
+    back = {"at_s": 0.5, "kind": "admitted", "who": "learner-0", "reason": "again"}
+    publish(watch, 30.0, epoch=2, uptime_s=2.0, notes=[back])
+    assert [note["at_s"] for note in watch.status["notes"]] == [6.0, 28.5]
+
+
+def test_training_begins_with_the_first_status_that_says_so(watch):
+    publish(watch, 10.0, state="seeding")
+    assert watch.training_s is None
+    publish(watch, 11.0)
+    publish(watch, 12.0)
+    assert watch.training_s == 11.0
+
+
+def test_survivors_are_compared_before_during_and_after_a_kill(watch):
+    for second in range(10):
+        publish(watch, 10.0 + second, detail("learner-0", 10 * second), detail("learner-1", 10 * second))
+    watch.killed("learner-1", "40 %", BEGAN_S + 19.5)
+    for second in range(10, 20):
+        publish(watch, 10.0 + second, detail("learner-0", 10 * second), detail("learner-1", 90, state="lost"))
+    for second in range(20, 30):
+        reborn = detail("learner-1", 200 + second, incarnation=2)
+        publish(watch, 10.0 + second, detail("learner-0", 10 * second), reborn)
+    (table,) = watch.kills()
+    assert table["event"] == "learner-1 killed at 40 %, back after 10 s"
+    assert table["survivors"] == ["learner-0"]
+    assert [row["phase"] for row in table["rows"]] == ["before", "during", "after"]
+    assert [row["steps_per_s"] for row in table["rows"]] == [10.0] * 3
+    assert [(row["held_ms"], row["cpu_ms"]) for row in table["rows"]] == [(2.0, 10.0)] * 3
+
+
+def test_a_victim_that_never_came_back_has_no_after(watch):
+    publish(watch, 10.0, detail("learner-0", 1), detail("learner-1", 1))
+    watch.killed("learner-1", "12 s", BEGAN_S + 10.5)
+    publish(watch, 12.0, detail("learner-0", 21), detail("learner-1", 1, state="lost"))
+    (table,) = watch.kills()
+    assert table["event"] == "learner-1 killed at 12 s"
+    assert [row["phase"] for row in table["rows"]] == ["before", "during"]
+
+
+def test_counters_go_on_where_a_syncer_that_came_back_begins_anew(watch):
+    for second in range(5):
+        publish(watch, 10.0 + second, detail("learner-0", 10 * second), detail("learner-1", 10 * second))
+    watch.killed("syncer", "50 %", BEGAN_S + 14.0)
+    publish(watch, 20.0, epoch=2)  # it is back and has heard from nobody
+    publish(watch, 21.0, detail("learner-0", 110), epoch=2)
+    publish(watch, 22.0, detail("learner-0", 120), detail("learner-1", 120), epoch=2)
+    publish(watch, 24.0, detail("learner-0", 140), detail("learner-1", 140), epoch=2)
+    (table,) = watch.kills()
+    assert table["event"] == "syncer killed at 50 %, back after 8 s"
+    assert table["survivors"] == ["learner-0", "learner-1"]
+    assert [row["steps_per_s"] for row in table["rows"]] == [20.0, 20.0, 20.0]
+
+
+def test_a_learner_that_has_not_told_how_it_goes_is_not_counted(watch):
+    publish(watch, 10.0, detail("learner-0", 5), detail("learner-1", 0, device=None))
+    assert [row["name"] for row in watch.samples[-1]["learner_details"]] == ["learner-0"]
