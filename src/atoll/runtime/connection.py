@@ -17,7 +17,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -88,6 +88,8 @@ class Connection:
     sequence: int = 0
     queue: deque[Piece] = field(default_factory=deque)
     num_queued: int = 0
+    watched: int = 0
+    """What the loop watches the socket for."""
     is_closing: bool = False
     error: Exception | None = None
     """What closed it, if something went wrong."""
@@ -174,11 +176,11 @@ class Connection:
 
     # Sending
 
-    def send(self, frame: Outgoing) -> None:
-        """Queue a control frame and send what the socket takes now."""
+    def send(self, *frames: Outgoing) -> None:
+        """Queue control frames and send what the socket takes now; small ones share a write."""
         if self.state == "closed" or self.is_closing:
             return
-        self._enqueue(frame)
+        self._enqueue(frames)
         if self.num_queued > MAX_QUEUED:
             self.close(f"{self.num_queued} bytes wait for a peer that does not read")
         elif self.state == "open":
@@ -189,21 +191,22 @@ class Connection:
         if self.state == "open" and not self.queue:
             self._flush()
 
-    def _enqueue(self, frame: Outgoing) -> None:
-        header = pack_header(
-            frame.kind, self.run, frame.epoch, frame.incarnation, self.sequence, *frame.parts
-        )
-        self.sequence += 1
-        small = [header]
-        for part in frame.parts:
-            if len(part) <= SMALL:
-                small.append(bytes(part))
-            else:
-                self._append(b"".join(small))
-                small = []
-                self._append(memoryview(part))
-        if small:
-            self._append(b"".join(small))
+    def _enqueue(self, frames: Iterable[Outgoing]) -> None:
+        small: list[Piece] = []
+        for frame in frames:
+            header = pack_header(
+                frame.kind, self.run, frame.epoch, frame.incarnation, self.sequence, *frame.parts
+            )
+            self.sequence += 1
+            small.append(header)
+            for part in frame.parts:
+                if len(part) <= SMALL:
+                    small.append(part)
+                else:
+                    self._append(b"".join(small))
+                    small = []
+                    self._append(memoryview(part))
+        self._append(b"".join(small))
 
     def _append(self, piece: Piece) -> None:
         if len(piece):
@@ -244,7 +247,7 @@ class Connection:
         frame = self.handlers.feed(self)
         if frame is None:
             return False
-        self._enqueue(frame)
+        self._enqueue((frame,))
         return True
 
     # Receiving
@@ -284,6 +287,8 @@ class Connection:
                 frame = None if self.is_closing else self.reader.advance(count)
                 if frame is not None:
                     self.handlers.on_frame(self, frame)
+                    if isinstance(self.sock, ssl.SSLSocket) and not self.sock.pending():
+                        return  # another read might be in vain; what the kernel holds is announced
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
             return
         except (OSError, ValueError) as error:
@@ -348,7 +353,9 @@ class Connection:
         self.handlers.on_close(self, reason)
 
     def _watch(self, mask: int) -> None:
-        self.loop.watch(self.sock, mask, self._ready)
+        if mask != self.watched:  # asked for with every frame, and seldom news
+            self.watched = mask
+            self.loop.watch(self.sock, mask, self._ready)
 
     def _guard(self, what: Callable[..., None], *args: object) -> None:
         """A peer's mistake ends its own connection and nothing else."""
