@@ -182,7 +182,7 @@ class Uplink:
             self._refused(error)
             return
         opening = wire.Open(VERSION, self.url.run, "learner", self.token, self.name, SOFTWARE)
-        self._send(connection, opening)
+        connection.send(_frame(opening))
 
     def _check_syncer(self, connection: Connection) -> None:
         """Before a single secret leaves: is this the syncer that the URL names?"""
@@ -260,7 +260,7 @@ class Uplink:
             connection.close(error.what)
             self._refused(error)
             return
-        self._send(connection, answer)
+        connection.send(_frame(answer))
 
     def _ready(self, connection: Connection, message: wire.Ready) -> None:
         if self.attempt is not None:
@@ -288,7 +288,7 @@ class Uplink:
 
     def _data_opened(self, connection: Connection) -> None:
         self._check_syncer(connection)
-        self._send(connection, wire.Attach(self.session, self.secret))
+        connection.send(_frame(wire.Attach(self.session, self.secret)))
 
     def _data_frame(self, connection: Connection, frame: Frame) -> None:
         if frame.kind == wire.PIECE and self.assembly is not None:
@@ -322,23 +322,16 @@ class Uplink:
         self.is_scheduled = False
         batch = [self.telling.popleft() for _ in range(len(self.telling))]
         newest = next((m for m in reversed(batch) if isinstance(m, msg.Report)), None)
-        for message in batch:  # of several reports, only the newest says anything
-            if not isinstance(message, msg.Report) or message is newest:
-                self._send(self.control, message)
-
-    def _send(self, connection: Connection | None, message: wire.Message) -> None:
-        at_the_door = isinstance(message, wire.Open | wire.Model | wire.Attach)
-        if connection is None or not (self.is_ready or at_the_door):
-            return
-        kind, body = wire.kind_of(message), wire.encode(message)
-        epoch, incarnation = getattr(message, "epoch", 0), getattr(message, "incarnation", 0)
-        connection.send(Outgoing(kind, (body,), epoch, incarnation))
+        if self.control is not None and self.is_ready:  # of several reports, only the newest says anything
+            useful = [m for m in batch if m is newest or not isinstance(m, msg.Report)]
+            self.control.send(*map(_frame, useful))
 
     def _bulk(self, message: wire.Bulk, content: memoryview) -> None:
         if self.is_ready and not self.outbox.holds(message):
             self.outbox.put(message, content)
             for connection in list(self.attached):
-                connection.wake()
+                if not self.outbox.is_empty:  # most bodies are one piece
+                    connection.wake()
 
     def _count(self, connection: Connection) -> None:
         self.bytes_up += connection.num_sent
@@ -386,6 +379,11 @@ def _why_hopeless(error: Exception | None, url: RunURL, name: str) -> JoinError 
         so_what,
         "Check host and port; a run without TLS has a URL that begins with atoll+plain://.",
     )
+
+
+def _frame(message: wire.Message) -> Outgoing:
+    epoch, incarnation = getattr(message, "epoch", 0), getattr(message, "incarnation", 0)
+    return Outgoing(wire.kind_of(message), (wire.encode(message),), epoch, incarnation)
 
 
 _CURES = {"refused": "Check the URL, the token, the name and the model against the run's, then join again."}
