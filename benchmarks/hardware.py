@@ -1,17 +1,21 @@
-"""What the benchmarks share: the machine's name, paired repeats, and how a number is printed."""
+"""What the benchmarks share: the machine's name, paired repeats, how a number is printed, and records."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
+import shlex
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-__all__ = ["hardware", "interleaved", "median_and_spread"]
+__all__ = ["hardware", "interleaved", "median_and_spread", "write_record"]
 
 
 def hardware() -> dict[str, str | int]:
@@ -48,3 +52,21 @@ def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str
 def median_and_spread(values: list[float]) -> tuple[float, float, float]:
     """Median, smallest, largest."""
     return statistics.median(values), min(values), max(values)
+
+
+def write_record(title: str, table: str, load: float) -> Path:
+    """Keep a printed table beside its command, commit, hardware and the load before it began."""
+    here = Path(__file__).parent
+    script, *options = sys.argv
+    command = shlex.join(["python", f"benchmarks/{Path(script).name}", *options])
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    )
+    day = datetime.date.today().isoformat()
+    path = here / "records" / f"{Path(script).stem.replace('_', '-')}-{day}.md"
+    described = ", ".join(f"{key} {value}" for key, value in hardware().items())
+    path.write_text(
+        f"# {title}, {day}\n\nAll numbers measured. Command: `{command}`. Commit: {commit.stdout.strip()}. "
+        f"Hardware:\n{described}.\nLoad average before it began: {load:.2f}.\n\n```\n{table}\n```\n"
+    )
+    return path
