@@ -269,6 +269,9 @@ class Connection:
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._fail(OSError(code, ""))
+        elif self.sock.getsockname() == self.sock.getpeername():
+            # TCP does that on one host: the port that nobody listens on was given to us to dial from.
+            self._fail(OSError(errno.ECONNREFUSED, ""))
         else:
             self._name_peer()
             self._secure()

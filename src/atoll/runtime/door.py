@@ -62,8 +62,8 @@ class House(Protocol):
     def status(self) -> bytes:
         """The status as JSON."""
 
-    def finish(self, reason: str) -> None:
-        """An admin ends the run."""
+    def finish(self, reason: str) -> str:
+        """An admin ends the run; answers "" or why not."""
 
 
 @dataclass(eq=False)
@@ -191,8 +191,8 @@ class _Visit:
         elif isinstance(message, wire.StatusAsk) and self.opening.role != "learner":
             _send(connection, wire.Status(self.door.house.status()))
         elif isinstance(message, wire.FinishAsk) and self.opening.role == "admin":
-            self.door.house.finish(message.reason)
-            _send(connection, wire.Done(f"the run will end: {message.reason}"))
+            why_not = self.door.house.finish(message.reason)
+            _send(connection, wire.Done(why_not or f"the run will end: {message.reason}"))
         else:
             role = self.opening.role
             self._reject(connection, f"A {role} may not send {type(message).__name__}.")

@@ -138,7 +138,14 @@ class Syncer:
 
     def finish(self, reason: str = "asked to finish") -> None:
         """End the run before its budget: one last round per fragment, then `wait` returns."""
-        self._loop.call(self._shell.finish, reason)
+        why_not: list[str] = []
+        self._on_loop(lambda: why_not.append(self._shell.finish(reason)))
+        if why_not and why_not[0]:
+            raise StoreError(
+                f"The run cannot be finished: {why_not[0]}.",
+                "It stays as it is.",
+                "Stop the syncer instead, or wait until a learner has joined.",
+            )
 
     def weights(self) -> dict[str, Tensor]:
         """The global model now, by parameter name."""

@@ -269,10 +269,12 @@ class SyncerShell:
         pairs = [link.traffic() for links in self.links.values() for link in links]
         return self.past_up + sum(up for up, _ in pairs), self.past_down + sum(down for _, down in pairs)
 
-    def finish(self, reason: str) -> None:
-        """An operator ends the run."""
-        if self.machine is not None:
-            self.handle(ev.FinishRequested(self.loop.now_ns(), reason))
+    def finish(self, reason: str) -> str:
+        """An operator ends the run; returns why not, if it cannot be ended."""
+        if self.machine is None or not self.machine.desk.state.fragments:
+            return "the run has no weights yet, so there is nothing to finish"
+        self.handle(ev.FinishRequested(self.loop.now_ns(), reason))
+        return ""
 
     # In
 
