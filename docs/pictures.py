@@ -1,11 +1,22 @@
-"""Draws the pictures of the documentation from simulated runs: python docs/pictures.py"""
+"""Draws the pictures of the documentation: python docs/pictures.py [RUN_DIR]
+
+demo.svg comes from a simulated run; train.svg, if a run directory of `make demo` is given, from its
+metrics: the live view as it was while a learner was lost.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import sys
 from pathlib import Path
+
+from rich.console import Console
 
 from atoll.core.events import Booted, LeaveRequested, Started
 from atoll.core.records import RoundRecord
+from atoll.observe.history import History
+from atoll.observe.live import render
 from atoll.sim.demo import run
 from atoll.tape.entries import Fault, Stored
 
@@ -46,6 +57,19 @@ def demo(seed: int = 7) -> str:
     )
 
 
+def train(run_dir: Path, width: int = 110) -> str:
+    """The live view of a real run, at the last moment at which a learner was lost."""
+    history, chosen = History(), None
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        status = json.loads(line)
+        history.add(status["uptime_s"], status)
+        if any(detail["state"] == "lost" for detail in status["learner_details"]):
+            chosen = render(status, history, width)
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    console.print(chosen)
+    return console.export_svg(title="atoll train")
+
+
 def _lives(entries: list, end_ns: int) -> list[tuple[str, int, int]]:
     """(lane, start, stop) of every life."""
     begun: dict[str, int] = {}
@@ -79,3 +103,6 @@ if __name__ == "__main__":
     target = Path(__file__).with_name("demo.svg")
     target.write_text(demo())
     print(f"wrote {target.name}")
+    for run_dir in sys.argv[1:]:
+        Path(__file__).with_name("train.svg").write_text(train(Path(run_dir)))
+        print("wrote train.svg")
