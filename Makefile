@@ -1,5 +1,5 @@
 # make install   a virtual environment in .venv with the exact versions of constraints.txt
-# make demo      one simulated run, told as a story: learners die and return, merges go on
+# make demo      four learners on this machine train a tiny Gemma; one is slow, one is killed and returns
 # make test      what CI runs: lint, types, tests
 # make bugs      the whole bug table: every deliberate bug, caught by the simulator
 PYTHON ?= python3
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/atoll simulate demo
+	$(BIN)/atoll train gemma --size tiny --learners 4 --speeds 1,1,0.5,1 --kill learner-1@40%
 
 test: lint
 	$(BIN)/python -m pytest

@@ -20,7 +20,7 @@ __all__ = ["Watch"]
 
 MAX_SAMPLES = 20_000
 MAX_NOTES = 50
-HEALED = ("training", "finished")
+HEALED = ("training", "finished", "left")
 COUNTERS = {"steps": "clock", "held_total_ms": "held_total_ms", "cpu_total_ms": "cpu_total_ms"}
 """Of a sample, and where a status has them. A learner's clock counts its steps and survives the syncer."""
 
