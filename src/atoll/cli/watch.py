@@ -69,8 +69,10 @@ class Watch:
     wounds: list[_Wound] = field(default_factory=list)
     _raw: bytes = b""
     _epoch: int = 0
+    _uptime_s: float = 0.0
+    _syncer_s: float | None = None
+    """When this life of the syncer began."""
     _notes: list[dict[str, Any]] = field(default_factory=list)
-    """Of this life of the syncer, and of those before."""
     _past_notes: list[dict[str, Any]] = field(default_factory=list)
     _counters: dict[str, _Counters] = field(default_factory=dict)
 
@@ -105,11 +107,13 @@ class Watch:
     # Inside
 
     def _take(self, status: dict[str, Any], at_s: float) -> None:
-        began_s = at_s - (status.get("uptime_s") or 0.0)
-        if status.get("epoch") != self._epoch:
-            self._epoch = status.get("epoch") or 0
-            self._past_notes, self._notes = (self._past_notes + self._notes)[-MAX_NOTES:], []
-        self._notes = [{**note, "at_s": note["at_s"] + began_s} for note in status.get("notes") or ()]
+        uptime_s = status.get("uptime_s") or 0.0
+        if self._syncer_s is None or uptime_s < self._uptime_s:  # another life of the syncer
+            self._syncer_s = at_s - uptime_s
+            self._past_notes = (self._past_notes + self._notes)[-MAX_NOTES:]
+        self._uptime_s, self._epoch = uptime_s, status.get("epoch") or 0
+        notes = status.get("notes") or ()
+        self._notes = [{**note, "at_s": note["at_s"] + self._syncer_s} for note in notes]
         if self.training_s is None and status.get("state") == "training":
             self.training_s = at_s
         self.status = {**status, "unit": self.unit}

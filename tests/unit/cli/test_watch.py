@@ -74,6 +74,13 @@ def test_notes_of_an_earlier_syncer_are_kept(watch):
     assert [note["at_s"] for note in watch.status["notes"]] == [6.0, 28.5]
 
 
+def test_a_note_keeps_its_time_however_late_the_status_was_written(watch):
+    note = {"at_s": 1.0, "kind": "admitted", "who": "learner-0", "reason": ""}
+    publish(watch, 10.0, notes=[note], epoch=0)
+    publish(watch, 11.25, notes=[note], uptime_s=6.0)  # a quarter of a second late
+    assert [told["at_s"] for told in watch.status["notes"]] == [6.0]
+
+
 def test_training_begins_with_the_first_status_that_says_so(watch):
     publish(watch, 10.0, state="seeding")
     assert watch.training_s is None
