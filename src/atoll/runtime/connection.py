@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from atoll.errors import AtollError
+from atoll.errors import AtollError, WireError
 from atoll.runtime.loop import READ, WRITE, Loop
 from atoll.wire.frames import Frame, Reader, pack_header
 
@@ -36,6 +36,8 @@ MAX_QUEUED = 64 << 20
 """A peer that lets this many bytes of control messages pile up is cut off; bulk data is fed, not queued."""
 SMALL = 16 << 10
 """Parts up to this size are joined into one write, and one TLS record."""
+NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+"""What OpenSSL says of a client that does not begin with a handshake."""
 LINGER_NS = 2_000_000_000
 """How long a peer has to hang up after last words."""
 
@@ -147,13 +149,24 @@ class Connection:
         except ssl.SSLWantWriteError:
             self._watch(WRITE)
         except (OSError, ValueError) as error:
-            self.error = error
-            if self.is_server:  # OpenSSL has told the peer why; it should read that
-                self._linger(_reason(error))
-            else:
+            if not self.is_server:
                 self._fail(error)
+            elif getattr(error, "reason", "") in NOT_TLS and self.handlers.on_mistake is not None:
+                self._answer_in_plain(self.handlers.on_mistake)
+            else:  # OpenSSL has told the peer why; it should read that
+                self.error = error
+                self._linger(_reason(error))
         else:
             self._opened()
+
+    def _answer_in_plain(self, answer: Callable[[Connection, AtollError], None]) -> None:
+        """Whoever does not speak TLS could not read a refusal in TLS."""
+        self._watch(0)
+        self.sock = socket.socket(fileno=self.sock.detach())
+        self.sock.setblocking(False)
+        self.state = "open"
+        self._watch(READ)
+        answer(self, WireError("This syncer speaks TLS, and the other side does not: use its atoll:// URL."))
 
     def _opened(self) -> None:
         self.state = "open"
