@@ -92,7 +92,8 @@ class Link:
         assert isinstance(message, msg.Publish)
         self.outbox.put(message, content)
         for connection in list(self.data):
-            connection.wake()
+            if not self.outbox.is_empty:  # most publishes are one piece
+                connection.wake()
 
     def ask_who(self, epoch: int) -> None:
         """A life that dialled anew may not know that, and goes on as if nothing had happened: it has to say
