@@ -67,6 +67,11 @@ def test_learners_and_syncer_may_die_and_the_run_goes_on_to_its_end(fleet):
     wait_until(lambda: everybody_trains(fleet))
     assert kinds(fleet, "learner-1") == ["killed", "restarted"]
 
+    os.kill(fleet.children["learner-0"].process.pid, signal.SIGKILL)  # not by the fleet's own hand
+    wait_until(lambda: learner(fleet, "learner-0").get("incarnation") == 2)
+    wait_until(lambda: everybody_trains(fleet))
+    assert kinds(fleet, "learner-0") == ["died", "restarted"]
+
     before = status_of(fleet)
     assert fleet.kill(SYNCER)
     wait_until(lambda: status_of(fleet)["epoch"] == before["epoch"] + 1)

@@ -13,7 +13,7 @@ from atoll.cli.logs import end_on_sigterm, start_logging
 from atoll.cli.settings import parse_speeds
 from atoll.cli.status import token_in
 from atoll.recipes import load_recipe
-from atoll.runtime.processes import run_learner
+from atoll.runtime.children import run_learner
 from atoll.wire.url import LocalURL, parse
 
 __all__ = ["join"]

@@ -11,7 +11,7 @@ thread; and an eye on its parent, whose death it does not survive.
         fleet.look_after()      # a few times a second: restarts the dead
     fleet.stop()
 
-Whoever dies is started again after a pause that grows with every failure; the syncer on its old port, so that
+Whoever dies is started again after a pause that grows with every death; the syncer on its old port, so that
 its URL stays good. `events` records who was killed and restarted, and when.
 """
 
@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import multiprocessing
 import os
 import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -37,9 +34,11 @@ from atoll import errors
 from atoll.config import RunConfig
 from atoll.errors import AtollError, StoreError
 from atoll.recipes import recipe_from
+from atoll.runtime import children
+from atoll.runtime.children import PATIENCE_S, Settings
 from atoll.wire.url import RunURL, parse
 
-__all__ = ["SYNCER", "Event", "Fleet", "in_child", "learner_names", "run_learner"]
+__all__ = ["SYNCER", "Event", "Fleet", "in_child", "learner_names"]
 
 SYNCER = "syncer"
 
@@ -49,15 +48,11 @@ FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 30.0
 DOWN_S = 6.0
 """How long a learner that was killed on purpose stays dead: long enough to be missed, and seen."""
-MAX_FAILURES = 4
-"""Times that a child may end by itself with an error before the run is given up."""
+MAX_ERRORS = 4
+"""Times that a child may end with an error of its own before the run is given up. A signal is none."""
 GOODBYE_S = 5.0
 """After the end of a run, for learners to end by themselves."""
-PATIENCE_S = 15.0
-"""Time to say goodbye, at a stop or when the parent has died, before a child is killed."""
 MAX_WORDS = 2000
-
-Settings = Mapping[str, Any]
 
 PRELOAD = (
     "__main__",
@@ -97,7 +92,10 @@ class _Child:
     is_down: bool = False
     """Dead, and to be started again at `due_s`."""
     due_s: float = 0.0
-    num_failures: int = 0
+    num_deaths: int = 0
+    """Not by our own hand."""
+    num_errors: int = 0
+    """Ends with an exit code, so by its own fault."""
     was_killed: bool = False
     is_done: bool = False
 
@@ -122,7 +120,7 @@ class Fleet:
         (self.run_dir / "logs").mkdir(parents=True, exist_ok=True)
         prepare(self.settings)
         args = (self.config.to_toml(), str(self.run_dir), 0)
-        self.children[SYNCER] = _Child(SYNCER, run_syncer, args)
+        self.children[SYNCER] = _Child(SYNCER, children.run_syncer, args)
         self._spawn(self.children[SYNCER])
         self.url = self._wait_for_url()
         where = parse(self.url)
@@ -131,7 +129,7 @@ class Fleet:
         for name, speed in zip(learner_names(len(self.speeds)), self.speeds, strict=True):
             state_dir = str(self.run_dir / "learners" / name)
             learner = (dict(self.settings), self.url, str(self.run_dir), name, state_dir, speed)
-            self.children[name] = _Child(name, _run_own_learner, learner)
+            self.children[name] = _Child(name, children.run_own_learner, learner)
             self._spawn(self.children[name])
 
     @property
@@ -188,7 +186,7 @@ class Fleet:
 
     def _spawn(self, child: _Child) -> None:
         child.process = _context().Process(
-            target=_child, args=(child.name, str(self.log_path(child.name)), child.what, child.args)
+            target=children.enter, args=(child.name, str(self.log_path(child.name)), child.what, child.args)
         )
         child.process.start()
         child.is_down = child.was_killed = False
@@ -201,11 +199,11 @@ class Fleet:
         if child.was_killed:
             child.due_s = now_s + self.down_s
             return
-        child.num_failures += 1
-        if child.num_failures >= MAX_FAILURES:
+        child.num_deaths += 1
+        child.num_errors += code > 0
+        if child.num_errors >= MAX_ERRORS:
             raise self._given_up(child, code)
-        pause_s = min(FIRST_PAUSE_S * 2 ** (child.num_failures - 1), LAST_PAUSE_S)
-        child.due_s = now_s + pause_s
+        child.due_s = now_s + min(FIRST_PAUSE_S * 2 ** (child.num_deaths - 1), LAST_PAUSE_S)
         self.events.append(Event(now_s, "died", child.name, _how(code)))
 
     def _wait_for_url(self) -> str:
@@ -253,7 +251,7 @@ def in_child(log_path: Path, what: Callable[..., Any], *args: Any) -> Any:
     """
     ours, theirs = _context().Pipe(duplex=False)
     process = _context().Process(
-        target=_child, args=(what.__name__, str(log_path), _answer, (theirs, what, args))
+        target=children.enter, args=(what.__name__, str(log_path), _answer, (theirs, what, args))
     )
     process.start()
     theirs.close()
@@ -278,123 +276,12 @@ def in_child(log_path: Path, what: Callable[..., Any], *args: Any) -> Any:
     return answer["value"]
 
 
-# In the children
-
-
-def run_learner(
-    settings: Settings,
-    url: str,
-    token: str | None,
-    name: str | None,
-    state_dir: str | None,
-    speed: float = 1.0,
-    certificate: str | None = None,
-) -> None:
-    """Join a run with a recipe and train until it is over; the loop that `atoll join` runs.
-
-    `speed` 0.5 makes every step take twice its time, by sleeping before the boundary.
-    """
-    import torch
-
-    from atoll.runtime.joining import join
-
-    recipe = recipe_from(settings)
-    model = recipe.build_model()
-    optimizer = recipe.build_optimizer(model)
-    learner = join(
-        url,
-        model=model,
-        optimizer=optimizer,
-        name=name,
-        token=token,
-        schedule=recipe.schedule,
-        state_dir=state_dir,
-        certificate=certificate,
-    )
-    torch.manual_seed(recipe.seed + learner.shard.index)  # for whatever a model draws while it trains
-    with learner:
-        began_s = time.perf_counter()
-        for batch in recipe.batches(learner.shard, learner.cursor or 0):
-            loss = recipe.loss(model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-            optimizer.step()
-            optimizer.zero_grad()
-            if speed < 1.0:
-                time.sleep((time.perf_counter() - began_s) * (1.0 / speed - 1.0))
-            learner.step(tokens=batch.tokens, loss=loss)
-            learner.cursor = batch.cursor
-            if learner.finished:
-                break
-            began_s = time.perf_counter()
-    if learner.ended:
-        raise SystemExit(f"{learner.name} no longer takes part: {learner.ended}")
-
-
-def _run_own_learner(
-    settings: Settings, url: str, run_dir: str, name: str, state_dir: str, speed: float
-) -> None:
-    from atoll.runtime.security.tokens import read_token
-
-    if hasattr(os, "SCHED_BATCH"):  # the syncer answers first, and steps are interrupted less often
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    Path(state_dir).mkdir(parents=True, exist_ok=True)
-    run_learner(settings, url, read_token(None, {}, Path(run_dir)), name, state_dir, speed)
-
-
-def run_syncer(config: str, run_dir: str, port: int) -> None:
-    """Serve a run on this machine until it is finished, or until SIGTERM."""
-    from atoll.runtime.syncer import Syncer
-
-    syncer = Syncer(RunConfig.from_toml(config), run_dir, port=port)
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
-    with syncer:
-        while not syncer.wait(0.1) and not asked.is_set():
-            pass
-
-
 def _answer(pipe: Any, what: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
         answer = {"value": what(*args)}
     except AtollError as error:
         answer = {"error": [type(error).__name__, error.what, error.so_what, error.now_what]}
     pipe.send_bytes(json.dumps(answer).encode())
-
-
-def _child(name: str, log_path: str, what: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """The frame around everything that runs in a child."""
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    _die_with_parent()
-    import torch
-
-    torch.set_num_threads(1)
-    try:
-        what(*args)
-    except AtollError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(2) from None
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(PATIENCE_S)
-            os._exit(1)
-
-    threading.Thread(target=watch, name="atoll-parent", daemon=True).start()
 
 
 # Small things
@@ -404,16 +291,16 @@ def _context() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
-def _terminate(children: Sequence[_Child]) -> None:
-    for child in children:
+def _terminate(those: Sequence[_Child]) -> None:
+    for child in those:
         if child.process is not None and child.process.exitcode is None:
             child.process.terminate()
-    _wait(children, PATIENCE_S)
+    _wait(those, PATIENCE_S)
 
 
-def _wait(children: Sequence[_Child], patience_s: float) -> None:
+def _wait(those: Sequence[_Child], patience_s: float) -> None:
     deadline_s = time.monotonic() + patience_s
-    for child in children:
+    for child in those:
         if child.process is not None:
             child.process.join(max(0.0, deadline_s - time.monotonic()))
 
