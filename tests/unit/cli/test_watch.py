@@ -129,6 +129,15 @@ def test_counters_go_on_where_a_syncer_that_came_back_begins_anew(watch):
     assert [row["steps_per_s"] for row in table["rows"]] == [20.0, 20.0, 20.0]
 
 
+def test_a_counter_that_the_syncer_has_forgotten_in_part_does_not_fall(watch):
+    publish(watch, 10.0, detail("learner-0", 10, held_total_ms=900.0))  # 880 of them in an earlier life
+    publish(watch, 11.0, detail("learner-0", 20, held_total_ms=920.0))
+    publish(watch, 20.0, detail("learner-0", 110, held_total_ms=220.0), epoch=2, uptime_s=2.0)
+    publish(watch, 21.0, detail("learner-0", 120, held_total_ms=240.0), epoch=2, uptime_s=3.0)
+    assert [sample["learner_details"][0]["held_total_ms"] for sample in watch.samples] == [0, 20, 20, 40]
+    assert [sample["learner_details"][0]["steps"] for sample in watch.samples] == [0, 10, 100, 110]
+
+
 def test_a_learner_that_has_not_told_how_it_goes_is_not_counted(watch):
     publish(watch, 10.0, detail("learner-0", 5), detail("learner-1", 0, device=None))
     assert [row["name"] for row in watch.samples[-1]["learner_details"]] == ["learner-0"]
