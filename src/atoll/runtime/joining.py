@@ -333,7 +333,7 @@ class _Joining:
             self.changed.clear()
             shell = self.shell
             if shell is not None and any(slot.staged is not None for slot in shell.machine.slots):
-                shell.boundary(0, 0, 0, steps=0)
+                shell.boundary(0, 0, steps=0)
         if self.error is not None:
             raise self.error
 

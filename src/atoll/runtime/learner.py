@@ -129,7 +129,7 @@ class Learner:
         if loss is not None:
             self._loss = loss.detach() if isinstance(loss, Tensor) else float(loss)
         if not self._has_left and not self.ended:
-            self.shell.boundary(tokens, self.watch.step_ns, self.watch.held_ns)
+            self.shell.boundary(tokens, self.watch.step_ns)
             self._follow()
         self.watch.leave(self.loop.now_ns())
 

@@ -60,6 +60,8 @@ class LearnerShell:
     is_held: bool = False
     is_dead: bool = False
     """A thread has crashed: nobody would let go of a learner that is held."""
+    waited_ns: int = 0
+    """At the last boundary; what `Stepped` tells as held. Copying is not waiting: the stopwatch has both."""
     missed_steps: int = 0
     missed_tokens: int = 0
     num_missed: int = 0
@@ -99,21 +101,24 @@ class LearnerShell:
 
     # From the training thread
 
-    def boundary(self, tokens: int, step_ns: int, held_ns: int, steps: int = 1) -> None:
-        """A step is done. Never waits, unless the algorithm does."""
+    def boundary(self, tokens: int, step_ns: int, steps: int = 1) -> None:
+        """A step is done. Never waits, unless the algorithm does; the next boundary says for how long."""
         self.missed_steps += steps
         self.missed_tokens += tokens
+        came_ns = self.loop.now_ns() if self.params.waits else 0
         if not self.lock.acquire(blocking=self.params.waits):
             self.num_missed += 1
             return
         try:
             steps, self.missed_steps = self.missed_steps, 0
             tokens, self.missed_tokens = self.missed_tokens, 0
-            self._handle(ev.Stepped(self.loop.now_ns(), tokens, step_ns, held_ns, steps))
+            self._handle(ev.Stepped(self.loop.now_ns(), tokens, step_ns, self.waited_ns, steps))
             while self.is_held and not self.is_dead:
                 self.changed.wait(HOLD_POLL_S)
         finally:
             self.lock.release()
+        if self.params.waits:
+            self.waited_ns = self.loop.now_ns() - came_ns
 
     def leave(self) -> None:
         """With the lock held, from any thread: say goodbye."""

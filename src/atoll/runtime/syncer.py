@@ -16,6 +16,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from atoll.config import NetworkConfig, RunConfig
 from atoll.errors import StoreError
-from atoll.runtime import found
+from atoll.runtime import bookkeeping, found
 from atoll.runtime.archive import Archive
 from atoll.runtime.door import Door
 from atoll.runtime.loop import Loop
@@ -43,6 +44,7 @@ __all__ = ["Syncer"]
 
 log = logging.getLogger("atoll")
 
+BOOKS = "books.json"
 STATUS_NS = 1_000_000_000
 METRICS_BYTES_PER_S, METRICS_LINES = 4096, 10_000
 """metrics.jsonl has a line a second at most, and fewer the longer they are and the older the run gets."""
@@ -203,9 +205,17 @@ class Syncer:
             on_waiting=self._open,
             on_failed=self._crashed,
         )
+        self._take_up_books()
         self._door = Door(self._loop, self.name, self.config, self._tokens, context, self._shell)
         if not secure:
             log.warning("run %s is open to everybody who can reach it: security.tls is off", self.name)
+
+    def _take_up_books(self) -> None:
+        path = self.run_dir / BOOKS
+        if path.exists():
+            shell, now_ns = self._shell, self._loop.now_ns()
+            moved = bookkeeping.restore(shell.books, path.read_bytes(), now_ns, time.time())
+            shell.past_up, shell.past_down = moved
 
     def _open(self) -> None:
         """Loop's thread: the store is read, and the epoch, if there was a run, is durable."""
@@ -236,6 +246,8 @@ class Syncer:
         status, now = self._last_status, self._loop.now_ns()
         content = json.dumps(status).encode()
         self._workers[2].do(self._write, "status.json", content)
+        books, traffic = self._shell.books, self._shell.traffic()
+        self._workers[2].do(self._write, BOOKS, bookkeeping.save(books, traffic, now, time.time()))
         if now >= self._metrics_due_ns:
             pause_s = max(1.0, len(content) / METRICS_BYTES_PER_S, status["uptime_s"] / METRICS_LINES)
             self._metrics_due_ns = now + int((pause_s - 0.5) * 1e9)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.core import commands as do
-from atoll.core import events as ev
-from atoll.core import messages as msg
 from atoll.core.records import Record
 from atoll.errors import AtollError, TapeError
 from atoll.invariants import Checker
@@ -60,7 +58,7 @@ def check_run(run_dir: Path) -> Verdict:
     try:
         for entry in expand(_merged(_tapes(view)), params):
             num_entries += 1
-            checker.read(_without_copying(entry))
+            checker.read(entry)
             commits.read(entry)
     except AtollError as error:
         commits.problems.append(error.what)
@@ -69,17 +67,6 @@ def check_run(run_dir: Path) -> Verdict:
     commits.compare(view.records)
     violations = [str(violation) for violation in checker.violations]
     return Verdict(violations, sum(checker.num_checks.values()), num_entries, commits.problems)
-
-
-def _without_copying(entry: Entry) -> Entry:
-    """A report as the checker means it: on a real tape `held_ns` is the whole boundary, with the copies and
-    whatever else the machine was busy with, and none of that is waiting. Whether a learner had to wait for
-    somebody (I7) is in `held_on`, which stays.
-    """
-    event = entry.item
-    if isinstance(event, ev.Received) and isinstance(event.message, msg.Report):
-        return entry._replace(item=replace(event, message=replace(event.message, held_ns=0)))
-    return entry
 
 
 @dataclass(slots=True)
