@@ -152,7 +152,8 @@ class Watch:
 
     def _has_healed(self, wound: _Wound) -> bool:
         if wound.name == SYNCER:
-            heard = {d["name"] for d in self.status.get("learner_details") or () if d.get("device")}
+            details = self.status.get("learner_details") or ()
+            heard = {detail["name"] for detail in details if detail["state"] in HEALED}
             return self._epoch > wound.life and heard >= self._counters.keys()
         return any(
             detail["incarnation"] > wound.life and detail["state"] in HEALED
