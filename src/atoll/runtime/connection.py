@@ -12,10 +12,13 @@ sent before; so whoever is refused is read, and not listened to, until it hangs 
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import socket
 import ssl
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -188,6 +191,11 @@ class Connection:
         return self.sock.getpeercert(binary_form=True) if isinstance(self.sock, ssl.SSLSocket) else None
 
     # Sending
+
+    @property
+    def num_left(self) -> int:
+        """Bytes sent that have left the system and arrived, as far as the system tells."""
+        return self.num_sent - _num_in_kernel(self.sock)
 
     def send(self, *frames: Outgoing) -> None:
         """Queue control frames and send what the socket takes now; small ones share a write."""
@@ -403,6 +411,15 @@ def tune(sock: socket.socket, *, bulk: bool) -> None:
 _VANISHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 60_000))
 """A path may lose its state while a connection rests (NAT does); only asking tells."""
 _BULK: tuple[tuple[str, int | bytes], ...] = (("TCP_NOTSENT_LOWAT", 256 << 10), ("TCP_CONGESTION", b"bbr"))
+
+
+def _num_in_kernel(sock: socket.socket) -> int:
+    """Bytes that a socket was given and its peer has not acknowledged; 0 where nobody can tell."""
+    try:
+        (count,) = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):
+        return 0
+    return int(count)
 
 
 def _reason(error: Exception) -> str:

@@ -39,7 +39,7 @@ log = logging.getLogger("atoll")
 ATTEMPT_S = 15.0
 """A dial that has not reached Ready by then is given up and tried again."""
 FIRST_BACKOFF_S = 0.1
-LAST_BACKOFF_S = 5.0
+LAST_BACKOFF_S = 2.0
 MAX_WAITING = 4096
 """Control messages kept while the loop is busy; state is repeated, so the oldest may go."""
 DOOR_LIMIT = 2 << 20
@@ -81,6 +81,8 @@ class Uplink:
     control: Connection | None = None
     data: list[Connection] = field(default_factory=list)
     attached: set[Connection] = field(default_factory=set)
+    carried: dict[tuple[Connection, wire.Bulk], int] = field(default_factory=dict)
+    """Where in a data connection's bytes the last piece of a message ends."""
     session: str = ""
     secret: bytes = b""
     num_data: int = 0
@@ -314,7 +316,20 @@ class Uplink:
             self.loop.after(int(random.uniform(0.5, 1.5) * 1e9), self._dial_data)
 
     def _feed(self, connection: Connection) -> Outgoing | None:
-        return self.outbox.feed() if connection in self.attached else None
+        if connection not in self.attached:
+            return None
+        piece = self.outbox.feed()
+        if piece is not None and self.outbox.current is not None:
+            end = connection.num_sent + sum(len(part) for part in piece.parts)
+            self.carried[connection, self.outbox.current] = end
+        return piece
+
+    def _is_under_way(self, message: wire.Bulk) -> bool:
+        """Whether it waits, or a piece of it may not have arrived. On a thin link that takes many seconds;
+        sent again whenever the syncer asks again, it would take twice as many."""
+        carried = self.carried.items()
+        self.carried = {key: end for key, end in carried if key[0] in self.attached and key[0].num_left < end}
+        return self.outbox.holds(message) or any(message == held for _, held in self.carried)
 
     # Sending
 
@@ -327,7 +342,7 @@ class Uplink:
             self.control.send(*map(_frame, useful))
 
     def _bulk(self, message: wire.Bulk, content: memoryview) -> None:
-        if self.is_ready and not self.outbox.holds(message):
+        if self.is_ready and not self._is_under_way(message):
             self.outbox.put(message, content)
             for connection in list(self.attached):
                 if not self.outbox.is_empty:  # most bodies are one piece
