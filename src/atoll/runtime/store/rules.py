@@ -6,6 +6,7 @@ a run.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from atoll.core.records import EpochRecord, Record, RoundRecord, SeedRecord
@@ -21,8 +22,8 @@ class Expected:
     has_seed: bool = False
     seed: tuple[str, ...] = ()
     """Digests of the initial weights that were put."""
-    deltas: set[str] = field(default_factory=set)
-    """Deltas that were put and are in no record yet."""
+    deltas: Counter[str] = field(default_factory=Counter)
+    """Deltas that were put and are in no record yet. Counted: where nothing moved, rounds have equal ones."""
 
     def objection(self, record: Record) -> str:
         """Why a record must not be committed, or ""."""
@@ -45,4 +46,4 @@ class Expected:
         if isinstance(record, SeedRecord):
             self.has_seed = True
         elif isinstance(record, RoundRecord):
-            self.deltas.discard(record.delta_digest)
+            self.deltas -= Counter({record.delta_digest: 1})

@@ -176,7 +176,7 @@ class RunStore:
             self._unsynced.pop(name, None)
         else:
             self._unsynced[name] = path
-        self._expected.deltas.add(name)
+        self._expected.deltas[name] += 1
 
     def _commit(self, record: Record, *, sync: bool, lines: list[Entry]) -> None:
         if objection := self._expected.objection(record):
@@ -239,7 +239,7 @@ class RunStore:
         for name in needless:
             self._files.discard(folder / name)
         self._live.forget(versions)
-        needed = self._live.after(versions) | self._expected.deltas
+        needed = self._live.after(versions) | self._expected.deltas.keys()
         for path in (self.run_dir / "deltas").glob("*.safetensors"):
             if path.stem not in needed:
                 self._files.discard(path)
