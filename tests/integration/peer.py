@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -25,6 +27,7 @@ from tests.integration.programs import model
 __all__ = ["Peer"]
 
 LIFE = 4711
+NOTHING = msg.Holding(-1, "", 0, 0, 0, 0, 0)
 
 
 class Line:
@@ -76,6 +79,8 @@ class Peer:
         self.data: list[Line] = []
         self.holdings: list[msg.Holding] = []
         self.num_reports = self.clock = 0
+        self.lock = threading.RLock()
+        self.follower: threading.Thread | None = None
 
     def __enter__(self) -> Peer:
         return self
@@ -83,6 +88,11 @@ class Peer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for line in (self.line, *self.data):
+            with contextlib.suppress(OSError):  # hung up on already
+                socket.socket.shutdown(line.sock, socket.SHUT_RDWR)
+        if self.follower is not None:  # while it reads, its descriptor must not become another's
+            self.follower.join(LIMIT_S)
         for line in (self.line, *self.data):
             line.sock.close()
 
@@ -95,8 +105,9 @@ class Peer:
     # Talking
 
     def say(self, *messages: wire.Message) -> None:
-        for message in messages:
-            self.line.send(wire.kind_of(message), wire.encode(message))
+        with self.lock:
+            for message in messages:
+                self.line.send(wire.kind_of(message), wire.encode(message))
 
     def hear(self, *wanted: type) -> Any:
         """The next message of these kinds; others are passed over."""
@@ -155,27 +166,33 @@ class Peer:
 
     # Taking part
 
-    def heal(self) -> None:
-        """Report that nothing is held, take every fragment, report again: now it will be asked."""
+    def follow(self) -> None:
+        """Take in every version that is published, in the background, so as to be asked for offers."""
         assert self.manifest is not None
-        assert self.ready is not None
-        count = len(self.manifest.fragments)
-        self.holdings = [msg.Holding(-1, "", 0, 0, 0, 0, 0)] * count
-        self.report()
-        assembly = Assembly(1 << 30, 64, self.ready.piece_bytes, lambda message: message.num_bytes)
-        for frame in self.data[0].frames():
-            whole = assembly.add(frame.body)
-            if whole is not None:
-                publish = whole[0]
-                assert isinstance(publish, msg.Publish)
-                held = msg.Holding(publish.version, publish.digest, 0, 0, 0, 0, 0)
-                self.holdings[publish.fragment] = held
-            if all(held.version >= 0 for held in self.holdings):
-                break
+        self.holdings = [NOTHING] * len(self.manifest.fragments)
+        self.follower = threading.Thread(target=self._follow, daemon=True)
+        self.follower.start()
         self.report()
 
+    def _follow(self) -> None:
+        assert self.ready is not None
+        assembly = Assembly(1 << 30, 64, self.ready.piece_bytes, lambda message: message.num_bytes)
+        with contextlib.suppress(OSError, ValueError):  # the test is over
+            for frame in self.data[0].frames():
+                whole = assembly.add(frame.body)
+                if whole is not None:
+                    publish = whole[0]
+                    assert isinstance(publish, msg.Publish)
+                    held = msg.Holding(publish.version, publish.digest, 0, 0, 0, 0, 0)
+                    self.holdings[publish.fragment] = held
+                    self.report()
+
     def report(self, **changes: Any) -> None:
-        self.num_reports += 1
+        with self.lock:
+            self.num_reports += 1
+            self._report(changes)
+
+    def _report(self, changes: dict[str, Any]) -> None:
         fields: dict[str, Any] = {
             "name": self.name,
             "incarnation": self.incarnation,

@@ -12,8 +12,9 @@ A step is kept unless its incarnation died before it was offered.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll.config import RunConfig
@@ -154,7 +155,7 @@ class Books:
         elif isinstance(message, msg.Abstain):
             book.answered_t = t
         elif isinstance(message, wire.Telemetry):
-            book.telemetry = message
+            book.telemetry = _plausible(message)
 
     def commanded(self, command: do.Command, now_ns: int) -> None:
         """The machine decided something."""
@@ -344,6 +345,28 @@ class Books:
             return 0.0 if progress >= 1.0 else None
         pace = self._pace(1, now_ns)
         return (budget - self.ticks[-1][1]) / pace if pace > 0 else None
+
+
+def _plausible(heard: wire.Telemetry) -> wire.Telemetry:
+    """Telemetry is for people and is not checked by the machine: what cannot be is left out."""
+    counts = {name: max(0, getattr(heard, name)) for name in _COUNTS}
+    loss = heard.loss if heard.loss is not None and math.isfinite(heard.loss) else None
+    pace = heard.tokens_per_s if math.isfinite(heard.tokens_per_s) else 0.0
+    return replace(heard, loss=loss, tokens_per_s=max(0.0, pace), **counts)
+
+
+_COUNTS = (
+    "step",
+    "tokens",
+    "held_ns",
+    "step_ns",
+    "held_max_ns",
+    "cpu_ns",
+    "wall_ns",
+    "overwritten",
+    "offered",
+    "memory_bytes",
+)
 
 
 def _without_ticks(detail: dict[str, Any]) -> dict[str, Any]:
