@@ -27,6 +27,8 @@ class Checker:
 
     params: RunParams
     violations: list[Violation] = field(default_factory=list)
+    slack_ns: int = 0
+    """How late timers may fire: 0 in virtual time."""
     num_checks: Counter[str] = field(default_factory=Counter)
     now_ns: int = 0
     versions: list[list[Commit]] = field(default_factory=list)
@@ -62,7 +64,7 @@ class Checker:
     parts_since_heal: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.liveness = Liveness(self.params)
+        self.liveness = Liveness(self.params, slack_ns=self.slack_ns)
 
     def read(self, entry: Entry) -> None:
         """Take in one line."""

@@ -45,6 +45,9 @@ class Liveness:
     """Fragment -> learner -> time of its header, for the rounds that gather; NEVER if it was refused."""
     turn_ns: int = 0
     """Time of the syncer's last event."""
+    slack_ns: int = 0
+    """How late a timer may fire that is no fault of the syncer's: on a real machine it may be busy, and what
+    waits in its sockets comes first."""
 
     def restart(self) -> None:
         """A new life of the syncer knows nobody."""
@@ -106,5 +109,5 @@ class Liveness:
             counted = sorted(at_ns for at_ns in times.values() if at_ns != NEVER)
             if len(counted) >= quorum:
                 quorum_ns = counted[quorum - 1]
-                if before > quorum_ns + max(self.step_ns.values(), default=0):
+                if before > quorum_ns + max(self.step_ns.values(), default=0) + self.slack_ns:
                     yield p, now_ns - quorum_ns

@@ -53,7 +53,7 @@ def check_run(run_dir: Path) -> Verdict:
     if view.manifest is None:
         return Verdict([], 0, 0)
     params = sizes_of(view.manifest, view.config)
-    checker, commits = Checker(params), _Commits()
+    checker, commits = Checker(params, slack_ns=params.alive_ns), _Commits()
     num_entries = 0
     try:
         for entry in expand(_merged(_tapes(view)), params):
