@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -123,7 +124,7 @@ def test_optimizers_of_every_kind_train_to_the_end(kind):
 
 def test_a_compiled_model_trains_to_the_end():
     torch.manual_seed(3)
-    net = torch.compile(plain(), backend="eager")
+    net: Any = torch.compile(plain(), backend="eager")
     with atoll.Syncer(config(ticks=12)) as syncer:
         optimizer = sgd(net)
         learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name="a")
@@ -159,6 +160,7 @@ def test_buffers_stay_local_and_are_exported_as_their_mean_weighted_by_tokens(tm
         for name, tokens, value in (("a", 30, 1.0), ("b", 10, 5.0)):
             net = Tied()
             learner = atoll.join(syncer.url, model=net, name=name)
+            assert net.norm.running_mean is not None
             net.norm.running_mean.fill_(value)
             step_until_reported(learner, tokens, syncer)
             learner.leave()

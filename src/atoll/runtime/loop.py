@@ -40,9 +40,9 @@ class Timer:
 
     __slots__ = ("args", "what", "when_ns")
 
-    def __init__(self, when_ns: int, what: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def __init__(self, when_ns: int, what: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.when_ns = when_ns
-        self.what: Callable[..., None] | None = what
+        self.what: Callable[..., object] | None = what
         self.args = args
 
     def cancel(self) -> None:
@@ -57,7 +57,7 @@ class Loop:
         self.name = name
         self.on_crash = on_crash
         self._selector = selectors.DefaultSelector()
-        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[int, int, Timer]] = []
         self._num_timers = 0
         self._alarm, self._ear = socket.socketpair()
@@ -85,7 +85,7 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=f"atoll-{self.name}", daemon=True)
         self._thread.start()
 
-    def call(self, what: Callable[..., None], *args: Any) -> None:
+    def call(self, what: Callable[..., object], *args: Any) -> None:
         """Have the loop's thread call something soon; from any thread, in order, never blocking.
 
         Once the loop is over nothing is called, and nothing is kept.
@@ -97,14 +97,14 @@ class Loop:
             self._is_awake = True
             _ring(self._alarm.fileno(), b"!", 1)  # fails if full: it will wake; or closed: nobody is there
 
-    def at(self, when_ns: int, what: Callable[..., None], *args: Any) -> Timer:
+    def at(self, when_ns: int, what: Callable[..., object], *args: Any) -> Timer:
         """Call something at a time. Loop's thread only."""
         timer = Timer(when_ns, what, args)
         self._num_timers += 1
         heapq.heappush(self._timers, (when_ns, self._num_timers, timer))
         return timer
 
-    def after(self, delay_ns: int, what: Callable[..., None], *args: Any) -> Timer:
+    def after(self, delay_ns: int, what: Callable[..., object], *args: Any) -> Timer:
         """Call something after a while. Loop's thread only."""
         return self.at(self.now_ns() + delay_ns, what, *args)
 

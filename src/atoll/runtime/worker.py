@@ -17,7 +17,7 @@ class Worker:
     """First in, first out, one at a time. A job that raises is a bug in us: `on_crash` hears of it."""
 
     def __init__(self, name: str, on_crash: Callable[[BaseException], None]) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = (
+        self._jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = (
             queue.SimpleQueue()
         )
         self._on_crash = on_crash
@@ -32,7 +32,7 @@ class Worker:
         """Begin to work."""
         self._thread.start()
 
-    def do(self, what: Callable[..., None], *args: Any) -> None:
+    def do(self, what: Callable[..., object], *args: Any) -> None:
         """Queue a job; from any thread, never blocking."""
         self._jobs.put((what, args))
 

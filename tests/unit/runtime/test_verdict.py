@@ -31,7 +31,7 @@ def model() -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def finished_run(tmp_path_factory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two learners, over real sockets, until its budget was spent."""
     run_dir = tmp_path_factory.mktemp("verdict") / "reef"
     with Syncer(CONFIG, run_dir) as syncer:
