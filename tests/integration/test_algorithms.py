@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import atoll
@@ -9,7 +11,7 @@ from atoll.runtime.verdict import check_run
 from tests.integration.conditions import wait_until
 from tests.integration.programs import Task, config, global_weights, join_and_train, model, same, sgd, train
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "decoupled": {"fragments": 2, "quorum": 2},
     "streaming": {"fragments": 2},
     "diloco": {"fragments": 1},

@@ -73,9 +73,9 @@ def test_timers_fire_by_time_and_then_by_age_and_a_cancelled_one_never(loop):
 
 
 def test_a_timer_may_cancel_one_that_is_due_in_the_same_turn(loop):
-    fired, done = [], threading.Event()
-    loop.at(1, lambda: second.cancel())
-    second = loop.at(2, fired.append, "second")
+    fired, done, later = [], threading.Event(), []
+    loop.at(1, lambda: later[0].cancel())
+    later.append(loop.at(2, fired.append, "second"))
     loop.at(3, done.set)
     loop.start()
     wait(done)
