@@ -6,10 +6,13 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import atoll
 from tests.integration.conditions import LIMIT_S
 
 __all__ = ["Child"]
@@ -61,7 +64,6 @@ def _run(program: str, mouth: Connection, *args: Any) -> None:
 
 def learner_with_a_cursor(say: Any, url: str, token: str, name: str | None, state_dir: str) -> None:
     """Counts its batches in the cursor, until it is killed or fenced."""
-    import atoll
     from tests.integration.programs import PACE_S, model, sgd, step
 
     net = model()
@@ -84,4 +86,46 @@ def learner_with_a_cursor(say: Any, url: str, token: str, name: str | None, stat
     say(ended=learner.ended)
 
 
-PROGRAMS = {"learner_with_a_cursor": learner_with_a_cursor}
+def learner_that_ends(say: Any, url: str, token: str, end: str) -> None:
+    """Joins, and does not say goodbye."""
+    from tests.integration.programs import model
+
+    atoll.join(url, model=model(), name="ada", token=token)
+    say(joined=1)
+    if end == "exit":
+        sys.exit(3)
+    if end == "raise":
+        raise RuntimeError("on purpose")
+
+
+def learners_that_wait(say: Any, url: str, token: str) -> None:
+    """Two learners in one process, the second after the first has left and come again."""
+    from tests.integration.programs import model
+
+    atoll.join(url, model=model(), name="ada", token=token).leave()
+    kept = [atoll.join(url, model=model(), name=name, token=token) for name in ("bob", "cid")]
+    say(joined=len(kept))
+    while True:
+        time.sleep(60)
+
+
+def learner_with_its_own_handler(say: Any, url: str, token: str) -> None:
+    """A handler that was there before is the user's business."""
+    from tests.integration.programs import model
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+    kept = atoll.join(url, model=model(), name="ada", token=token)
+    say(joined=1)
+    while not kept.ended:
+        time.sleep(0.01)
+
+
+PROGRAMS = {
+    program.__name__: program
+    for program in (
+        learner_with_a_cursor,
+        learner_that_ends,
+        learners_that_wait,
+        learner_with_its_own_handler,
+    )
+}

@@ -392,7 +392,8 @@ class Learner:
                 self.loop.after(10_000_000, look)
 
         self.loop.call(look)
-        drained.wait(timeout_s)
+        if self.loop.is_running:
+            drained.wait(timeout_s)
         self.uplink.stop()
         self.worker.do(self._save)
         self.worker.stop(timeout_s)
