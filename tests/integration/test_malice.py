@@ -149,7 +149,7 @@ def test_absurd_reports_are_not_believed(house, changes):
     with house.peer() as peer:
         peer.holdings = [NOTHING] * 2
         peer.report(**changes)
-        peer.say(wire.Telemetry(peer.name, peer.incarnation, *ONES, "cpu", "the last word"))
+        peer.say(wire.Telemetry(*[peer.name, peer.incarnation, *ONES, "cpu", "the last word"]))
         wait_until(lambda: house.row(peer.name)["note"] == "the last word")
         row = house.row(peer.name)
         assert (row["state"], row["tokens"], row["steps"]) == ("healing", 0, 0)
