@@ -19,7 +19,7 @@ from atoll.runtime.learner import Learner
 __all__ = ["say_goodbye_at_exit"]
 
 EXIT_PRIORITY = 100
-"""Before multiprocessing closes its own queues and ends its children."""
+"""Children of multiprocessing run finalizers and no atexit; ours comes before those that close its queues."""
 
 _present: weakref.WeakSet[Learner] = weakref.WeakSet()
 """Learners of this process that have not left."""
@@ -30,9 +30,7 @@ def say_goodbye_at_exit(learner: Learner) -> None:
     _present.add(learner)
     atexit.unregister(_leave_all)
     atexit.register(_leave_all)  # what was registered last comes first
-    util.Finalize(
-        None, _leave_all, exitpriority=EXIT_PRIORITY
-    )  # children of multiprocessing end without atexit
+    util.Finalize(None, _leave_all, exitpriority=EXIT_PRIORITY)  # for processes that end without atexit
     learner.on_left.append(lambda: _present.discard(learner))
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) in (
         signal.SIG_DFL,
