@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -120,6 +121,77 @@ def learner_with_its_own_handler(say: Any, url: str, token: str) -> None:
         time.sleep(0.01)
 
 
+def learner_with_a_data_loader(say: Any, url: str, token: str) -> None:
+    """A user's loop over a loader whose workers are forked after joining."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from tests.integration.programs import batch, model, sgd
+
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # may have children
+    net = model()
+    optimizer = sgd(net)
+    learner = atoll.join(url, model=net, optimizer=optimizer, name="ada", token=token)
+    loader = DataLoader(TensorDataset(*batch(0)), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    while not learner.finished:
+        for inputs, wanted in loader:
+            torch.nn.functional.mse_loss(net(inputs), wanted).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            learner.step(tokens=len(inputs))
+    say(workers=loader.num_workers, finished=learner.finished)
+
+
+def _in_a_fork(what: Callable[[], object]) -> int:
+    """The exit code of a forked child that does something and then ends as a script does."""
+    pid = os.fork()
+    if pid == 0:
+        what()
+        sys.exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def learner_that_forks(say: Any, url: str, token: str) -> None:
+    """Forks between its steps, in every way in which a child may end."""
+    from tests.integration.programs import model, sgd, train
+
+    net = model()
+    optimizer = sgd(net)
+    learner = atoll.join(url, model=net, optimizer=optimizer, name="ada", token=token)
+
+    def go_on() -> None:
+        adopted = learner.shell.num_adopted
+        train(learner, net, optimizer, lambda: learner.shell.num_adopted > adopted + 2)
+
+    def use_it() -> None:
+        try:
+            learner.step(tokens=1)
+        except atoll.JoinError as error:
+            sys.exit(42 if "joined in process" in str(error) else 1)
+
+    for after, what in {
+        "step": use_it,
+        "leave": learner.leave,
+        "the end of the interpreter": lambda: None,
+        "a signal": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    }.items():
+        go_on()
+        say(exit=_in_a_fork(what), after=after)
+    go_on()
+    say(goes_on=True)
+
+
+def syncer_that_forks(say: Any) -> None:
+    """A run in memory, in a process one of whose children ends as a script does."""
+    from tests.integration.programs import config, model
+
+    with atoll.Syncer(config()) as syncer:
+        learner = atoll.join(syncer.url, model=model(), name="ada")
+        code = _in_a_fork(lambda: None)
+        say(exit=code, is_kept=syncer.run_dir.exists(), alive=syncer.status()["alive"])
+        learner.leave()
+
+
 PROGRAMS = {
     program.__name__: program
     for program in (
@@ -127,5 +199,8 @@ PROGRAMS = {
         learner_that_ends,
         learners_that_wait,
         learner_with_its_own_handler,
+        learner_with_a_data_loader,
+        learner_that_forks,
+        syncer_that_forks,
     )
 }
