@@ -135,7 +135,7 @@ def learner_with_a_data_loader(say: Any, url: str, token: str) -> None:
     loader = DataLoader(TensorDataset(*batch(0)), batch_size=2, num_workers=2, multiprocessing_context="fork")
     while not learner.finished:
         for inputs, wanted in loader:
-            torch.nn.functional.mse_loss(net(inputs), wanted).backward()  # type: ignore[no-untyped-call]
+            torch.nn.functional.mse_loss(net(inputs), wanted).backward()
             optimizer.step()
             optimizer.zero_grad()
             learner.step(tokens=len(inputs))

@@ -1,247 +1,359 @@
-"""Any nn.Module, any torch optimizer: two learners train to the end and hold the merged bits."""
+"""Any nn.Module and any optimizer: what users bring is trained, merged and exported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 import atoll
-from atoll.errors import JoinError, ModelError
 from atoll.runtime.export import export_run
 from tests.integration.conditions import wait_until
-from tests.integration.programs import Task, config, global_weights, same, train
-
-Make = Callable[[], nn.Module]
+from tests.integration.programs import Task, batch, config, global_weights, model, same, sgd, train
 
 
 class Tied(nn.Module):
-    """The head is the embedding; one layer is frozen; a BatchNorm keeps buffers."""
+    """An embedding that is also the output layer, and a frozen layer in between."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Linear(6, 6, bias=False)
-        self.norm = nn.BatchNorm1d(6)
+        self.embedding = nn.Embedding(6, 6)
         self.frozen = nn.Linear(6, 6).requires_grad_(False)
         self.head = nn.Linear(6, 6, bias=False)
-        self.head.weight = self.inner.weight
+        self.head.weight = self.embedding.weight
+        self.out = nn.Linear(6, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        out: Tensor = self.head(self.norm(self.frozen(self.inner(inputs))))
-        return out[:, :2]
+        hidden = self.frozen(self.embedding(inputs.argmax(1)))
+        return self.out(self.head(hidden))
 
 
 class Mixed(nn.Module):
-    """Parameters of three types."""
+    """Parameters of four types. No bf16 arithmetic: not every machine that offers it can do it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(6, 8)
-        self.scale = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
-        self.last = nn.Linear(8, 2).double()
+        self.table = nn.Embedding(6, 6, dtype=torch.bfloat16)
+        self.small = nn.Parameter(torch.zeros(6, dtype=torch.float16))
+        self.wide = nn.Parameter(torch.ones(6, dtype=torch.float64))
+        self.out = nn.Linear(6, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        out: Tensor = self.last((self.first(inputs) * self.scale.float()).double())
-        return out
+        hidden = self.table(inputs.argmax(1)).float() + self.small.float() + inputs
+        return self.out(hidden * self.wide.float())
 
 
-def plain() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 2))
+class Normed(nn.Module):
+    """With running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.out(self.norm(self.first(inputs)))
 
 
-MODELS: dict[str, Make] = {
-    "tied, frozen and normalised": Tied,
-    "mixed types": Mixed,
-}
+class Strided(nn.Module):
+    """A parameter that is not contiguous, and one of no dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 6).t())
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.weight * self.scale
 
 
-def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.02)
+@pytest.mark.parametrize("make", [Tied, Mixed, Normed, Strided])
+def test_it_is_trained_and_merged(make: Callable[[], nn.Module]):
+    """Two learners with different weights of their own end with the same."""
+    with atoll.Syncer(config(ticks=12, quorum=2)) as syncer:
+
+        def learn(seed: int) -> tuple[atoll.Learner, nn.Module]:
+            torch.manual_seed(seed)
+            net = make()
+            optimizer = sgd(net)
+            learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name=f"learner-{seed}")
+            return train(learner, net, optimizer), net
+
+        tasks = [Task(learn, seed) for seed in (1, 2)]
+        pairs = [task.result() for task in tasks]
+        held = [global_weights(learner) for learner, _ in pairs]
+        trained = {name for name, value in pairs[0][1].named_parameters() if value.requires_grad}
+        for learner, _ in pairs:
+            learner.leave()
+        merged = syncer.weights()
+    for weights in held:
+        assert same({name: weights[name] for name in trained}, merged)
 
 
-def in_groups(net: nn.Module) -> torch.optim.Optimizer:
-    first, *rest = net.parameters()
-    return torch.optim.AdamW(
-        [{"params": [first], "lr": 1e-2}, {"params": rest, "weight_decay": 0.0}], lr=1e-3
-    )
+def test_frozen_parameters_stay_as_their_learner_had_them():
+    with atoll.Syncer(config(ticks=8)) as syncer:
+        net = Tied()
+        before = net.frozen.weight.clone()
+        optimizer = sgd(net)
+        with atoll.join(syncer.url, model=net, optimizer=optimizer, name="ada") as learner:
+            train(learner, net, optimizer)
+        assert torch.equal(net.frozen.weight, before)
+        assert net.head.weight is net.embedding.weight
+        assert "frozen.weight" not in syncer.weights()
+
+
+def test_a_compiled_model_and_a_plain_one_take_part_in_one_run():
+    with atoll.Syncer(config(ticks=8, quorum=2)) as syncer:
+
+        def learn(name: str, wrap: Callable[[nn.Module], nn.Module]) -> atoll.Learner:
+            net = wrap(model())
+            optimizer = sgd(net)
+            learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name=name)
+            return train(learner, net, optimizer)
+
+        compiled = Task(learn, "compiled", lambda net: torch.compile(net, backend="eager"))
+        plain = Task(learn, "plain", lambda net: net)
+        learners = [compiled.result(), plain.result()]
+        assert same(global_weights(learners[1]), syncer.weights())
+        for learner in learners:
+            learner.leave()
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "adamw in groups": in_groups,
-    "momentum": lambda net: torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9),
-    "adagrad": lambda net: torch.optim.Adagrad(net.parameters(), lr=0.02),
-    "a rate in a tensor": lambda net: torch.optim.Adam(
-        net.parameters(), lr=torch.tensor(1e-3), foreach=False
-    ),
+    "SGD": lambda net: torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9),
+    "AdamW": lambda net: torch.optim.AdamW(net.parameters(), lr=0.01),
+    "Adagrad": lambda net: torch.optim.Adagrad(net.parameters(), lr=0.01),
+    "LBFGS": lambda net: torch.optim.LBFGS(net.parameters(), lr=0.01, max_iter=2),
+    "no lr": lambda net: Nudge(net.parameters(), {}),
 }
 
 
-def life(
-    url: str,
-    name: str,
-    make: Make,
-    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
-    **options: object,
-) -> tuple[atoll.Learner, nn.Module]:
-    torch.manual_seed(3)
-    net = make()
-    optimizer = optimizer_of(net)
-    learner = atoll.join(url, model=net, optimizer=optimizer, name=name, **options)  # type: ignore[arg-type]
-    return train(learner, net, optimizer), net
+class Nudge(torch.optim.Optimizer):
+    """An optimizer of somebody's own, that has never heard of a learning rate."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.sign(), alpha=1e-3)
+        return loss
 
 
-def run_pair(
-    make: Make, optimizer_of: Callable[[nn.Module], torch.optim.Optimizer], **options: object
-) -> None:
-    """Two learners, one after the other into one process, until the end; all hold the same."""
-    with atoll.Syncer(config(ticks=12, quorum=2)) as syncer:
-        tasks = [Task(life, syncer.url, name, make, optimizer_of, **options) for name in "ab"]
-        learners = [task.result()[0] for task in tasks]
-        first, second = (trainable(learner) for learner in learners)
-        for learner in learners:
-            learner.leave()
-        assert same(first, second)
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_any_optimizer_will_do(name):
+    net = model()
+    optimizer = OPTIMIZERS[name](net)
+    inputs, wanted = batch(0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(inputs), wanted)
+        loss.backward()
+        return loss
+
+    with atoll.join("local://", model=net, optimizer=optimizer, config=config(ticks=8)) as learner:
+        while not learner.finished:
+            optimizer.step(closure)  # type: ignore[arg-type]
+            learner.step(tokens=8)
 
 
-def trainable(learner: atoll.Learner) -> dict[str, Tensor]:
-    frozen = {name for name, p in learner.model.named_parameters() if not p.requires_grad}
-    return {name: value for name, value in global_weights(learner).items() if name not in frozen}
+def test_without_an_optimizer_a_learner_trains_as_it_likes():
+    net = model()
+    with atoll.join("local://", model=net, config=config(ticks=8)) as learner:
+        while not learner.finished:
+            with torch.no_grad():
+                for value in net.parameters():
+                    value.mul_(0.999)
+            learner.step(tokens=1)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
-def test_models_of_every_kind_train_to_the_end(kind):
-    run_pair(MODELS[kind], sgd)
-
-
-@pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_optimizers_of_every_kind_train_to_the_end(kind):
-    run_pair(plain, OPTIMIZERS[kind])
-
-
-def test_a_compiled_model_trains_to_the_end():
-    torch.manual_seed(3)
-    net: Any = torch.compile(plain(), backend="eager")
-    with atoll.Syncer(config(ticks=12)) as syncer:
-        optimizer = sgd(net)
-        learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name="a")
-        train(learner, net, optimizer)
-        assert syncer.weights().keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
-        learner.leave()
-
-
-def test_frozen_parameters_stay_local_and_are_not_touched():
-    net = Tied()
-    before = net.frozen.weight.clone()
-    with atoll.Syncer(config(ticks=8)) as syncer:
-        optimizer = sgd(net)
-        learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name="a")
-        train(learner, net, optimizer)
-        learner.leave()
-        assert "frozen.weight" not in syncer.weights()
-    assert torch.equal(net.frozen.weight, before)
-
-
-def step_until_reported(learner: atoll.Learner, tokens: int, syncer: atoll.Syncer) -> None:
-    """Buffers are reported about every interval of 4 steps."""
-
-    def is_reported() -> bool:
-        learner.step(tokens=tokens)
-        return learner.name in syncer._shell.buffers
-
-    wait_until(is_reported)
-
-
-def test_buffers_stay_local_and_are_exported_as_their_mean_weighted_by_tokens(tmp_path):
-    with atoll.Syncer(config(), tmp_path / "reef") as syncer:
-        for name, tokens, value in (("a", 30, 1.0), ("b", 10, 5.0)):
-            net = Tied()
-            learner = atoll.join(syncer.url, model=net, name=name)
-            assert net.norm.running_mean is not None
-            net.norm.running_mean.fill_(value)
-            step_until_reported(learner, tokens, syncer)
-            learner.leave()
-        held = syncer._shell.buffers
-    export_run(tmp_path / "reef", tmp_path / "out")
-    exported = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
-    mean = (1.0 * held["a"].tokens + 5.0 * held["b"].tokens) / (held["a"].tokens + held["b"].tokens)
-    assert torch.allclose(exported["norm.running_mean"], torch.full((6,), mean))
-    assert "norm.num_batches_tracked" not in exported
-
-
-def test_gradients_may_be_accumulated_over_several_batches():
-    net = plain()
+def test_accumulated_gradients_are_one_step():
+    net = model()
     optimizer = sgd(net)
-    with atoll.Syncer(config()) as syncer:
-        learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name="a")
-        for number in range(40):
-            nn.functional.mse_loss(net(torch.ones(4, 6)), torch.zeros(4, 2)).backward()
-            if number % 4 == 3:
-                optimizer.step()
-                optimizer.zero_grad()
-                learner.step(tokens=16)
-        assert learner.metrics["tokens"] == 160
-        learner.leave()
+    with atoll.join("local://", model=net, optimizer=optimizer, config=config(ticks=8)) as learner:
+        while not learner.finished:
+            for number in range(3):
+                inputs, wanted = batch(number)
+                (nn.functional.mse_loss(net(inputs), wanted) / 3).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            learner.step(tokens=24)
+        assert learner.metrics["tokens"] == 24 * learner.metrics["steps"]
 
 
-def test_a_schedule_sets_the_rate_of_every_group_by_the_progress_of_the_run():
-    net = plain()
-    optimizer = in_groups(net)
-    with atoll.Syncer(config(ticks=20)) as syncer:
-        learner = atoll.join(
-            syncer.url, model=net, optimizer=optimizer, name="a", schedule=lambda progress: 1.0 - progress / 2
-        )
-        assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 1e-3]
-        train(learner, net, optimizer)
-        assert learner.progress == 1.0
-        learner.step(tokens=8)  # the end may have come between two boundaries
-        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-3, 5e-4])
-        learner.leave()
+def test_a_schedule_sets_every_groups_rate_by_global_progress():
+    net = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 2))
+    groups = [
+        {"params": net[0].parameters(), "lr": 0.1},
+        {"params": net[2].parameters(), "lr": torch.tensor(0.02)},
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    asked: list[float] = []
+
+    def schedule(progress: float) -> float:
+        asked.append(progress)
+        return 1.0 - progress
+
+    settings = config(ticks=8)
+    with atoll.join(
+        "local://", model=net, optimizer=optimizer, schedule=schedule, config=settings
+    ) as learner:
+        assert asked, "the rate is set before the first step"
+        while not learner.finished:
+            learner.step(tokens=1)
+            factor = 1.0 - asked[-1]
+            assert optimizer.param_groups[0]["lr"] == 0.1 * factor
+            assert float(optimizer.param_groups[1]["lr"]) == pytest.approx(0.02 * factor)
+        extra = nn.Parameter(torch.zeros(2))
+        optimizer.add_param_group({"params": [extra], "lr": 0.5})
+        learner.step(tokens=1)
+        assert optimizer.param_groups[2]["lr"] == 0.5 * (1.0 - asked[-1])
+    assert asked[-1] == 1.0
 
 
 def test_without_a_schedule_nobody_touches_the_rate():
-    net = plain()
-    optimizer = in_groups(net)
-    with atoll.Syncer(config(ticks=8)) as syncer:
-        learner = atoll.join(syncer.url, model=net, optimizer=optimizer, name="a")
-        train(learner, net, optimizer)
-        learner.leave()
-    assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 1e-3]
-
-
-def test_a_model_with_fewer_values_than_fragments_is_refused_with_both_numbers():
-    with atoll.Syncer(config(fragments=8, interval=8)) as syncer, pytest.raises(ModelError) as refused:
-        atoll.join(syncer.url, model=nn.Linear(1, 2), name="a")
-    assert "4 trainable values but 8 fragments" in str(refused.value)
-
-
-def test_another_model_is_refused_with_the_first_tensor_that_differs():
-    with atoll.Syncer(config()) as syncer:
-        first = atoll.join(syncer.url, model=plain(), name="a")
-        other = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
-        with pytest.raises(JoinError) as refused:
-            atoll.join(syncer.url, model=other, name="b")
-        first.leave()
-    assert "2.weight (float32, shape [3, 10]) is 2.weight (float32, shape [2, 10])" in str(refused.value)
-
-
-@pytest.mark.parametrize("tokens", [-1, 1.5, True, None, "8"])
-def test_tokens_that_are_no_count_are_refused(tokens):
-    net = plain()
-    with atoll.Syncer(config()) as syncer:
-        learner = atoll.join(syncer.url, model=net, name="a")
-        with pytest.raises(JoinError, match="tokens must be a whole number"):
-            learner.step(tokens=tokens)
-        learner.leave()
-
-
-def test_local_runs_alone_with_a_syncer_of_its_own():
-    net = plain()
+    net = model()
     optimizer = sgd(net)
-    learner = atoll.join("local://", model=net, optimizer=optimizer, config=config(ticks=8))
-    train(learner, net, optimizer)
-    assert learner.shell.num_adopted > 0
-    learner.leave()
+    with atoll.join("local://", model=net, optimizer=optimizer, config=config(ticks=8)) as learner:
+        optimizer.param_groups[0]["lr"] = 0.0123
+        train(learner, net, optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.0123
+
+
+def test_a_schedule_that_raises_is_the_users_own_error():
+    def schedule(progress: float) -> float:
+        raise KeyError("on purpose")
+
+    net = model()
+    with pytest.raises(KeyError, match="on purpose"):
+        atoll.join("local://", model=net, optimizer=sgd(net), schedule=schedule, config=config())
+
+
+# Buffers
+
+
+def test_buffers_are_exported_as_their_mean_weighted_by_tokens(tmp_path):
+    run_dir = tmp_path / "reef"
+    with atoll.Syncer(config(), run_dir) as syncer:
+        for name, value, tokens in (("ada", 1.0, 10), ("bob", 4.0, 30)):
+            net = Normed()
+            net.norm.running_mean.fill_(value)  # type: ignore[union-attr]
+            with atoll.join(syncer.url, model=net, name=name) as learner:
+                while name not in syncer._shell.buffers:
+                    learner.step(tokens=tokens)
+    weights = {path.stem: tokens_in(path) for path in (run_dir / "buffers").iterdir()}
+    assert weights.keys() == {"ada", "bob"}
+    assert all(weight > 0 for weight in weights.values())
+    export_run(run_dir, tmp_path / "model")
+    exported = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    mean = (weights["ada"] * 1.0 + weights["bob"] * 4.0) / sum(weights.values())
+    assert exported["norm.running_mean"] == pytest.approx(torch.full((4,), mean))
+    fresh = Normed()
+    fresh.load_state_dict(exported)
+    assert same({name: value.data for name, value in fresh.named_parameters()}, syncer.weights())
+
+
+def tokens_in(path: Path) -> float:
+    with safetensors.safe_open(path, framework="pt") as file:
+        return float(file.metadata()["tokens"])
+
+
+def test_a_learner_whose_buffers_went_astray_spoils_nobodys_model(tmp_path):
+    run_dir = tmp_path / "reef"
+    with atoll.Syncer(config(), run_dir) as syncer:
+        for name, value in (("ada", float("nan")), ("bob", 2.0)):
+            net = Normed()
+            net.norm.running_mean.fill_(value)  # type: ignore[union-attr]
+            with atoll.join(syncer.url, model=net, name=name) as learner:
+                while name not in syncer._shell.buffers:
+                    learner.step(tokens=1)
+    export_run(run_dir, tmp_path / "model")
+    exported = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    assert torch.equal(exported["norm.running_mean"], torch.full((4,), 2.0))
+
+
+class Buffered(nn.Module):
+    """More buffers than one message names."""
+
+    def __init__(self, num_buffers: int, numel: int = 1) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+        for number in range(num_buffers):
+            self.register_buffer(f"buffer_with_a_name_of_some_length_{number}", torch.full((numel,), 1.0))
+
+
+def test_a_thousand_buffers_all_arrive():
+    with atoll.Syncer(config(network={"data_connections": 1})) as syncer:
+        net = Buffered(1000)
+        with atoll.join(syncer.url, model=net, name="ada") as learner:
+            for _ in range(4):
+                learner.step(tokens=1)
+            wait_until(lambda: learner.step(tokens=1) or num_buffers(syncer, "ada") == 1000)
+
+
+def num_buffers(syncer: atoll.Syncer, name: str) -> int:
+    held = syncer._shell.buffers.get(name)
+    return len(held.values) if held is not None else 0
+
+
+def test_buffers_of_no_values_or_of_too_many_stay_at_home(monkeypatch):
+    monkeypatch.setattr("atoll.runtime.learner.BUFFER_LIMIT", 1000)
+    with atoll.Syncer(config(ticks=8)) as syncer:
+        for number, net in enumerate((Buffered(1, 0), Buffered(2, 500))):
+            optimizer = sgd(net)
+            with atoll.join(syncer.url, model=net, optimizer=optimizer, name=f"learner-{number}") as learner:
+                while not learner.finished:
+                    learner.step(tokens=1)
+        assert syncer._shell.buffers == {}
+        assert syncer.error is None
+
+
+# What users get wrong
+
+
+def test_what_is_wrong_with_a_step_is_said_at_once():
+    net = model()
+    with atoll.join("local://", model=net, config=config()) as learner:
+        for tokens in (-1, 1.5, True, "8", None, torch.tensor(8), 1 << 41):
+            with pytest.raises(atoll.JoinError, match="tokens must be a whole number"):
+                learner.step(tokens=tokens)  # type: ignore[arg-type]
+        with pytest.raises(atoll.JoinError, match=r"the loss has shape \[3\]"):
+            learner.step(tokens=1, loss=torch.zeros(3))
+        with learner.global_weights(), pytest.raises(atoll.JoinError, match="inside global_weights"):
+            learner.step(tokens=1)
+        for value in (torch.zeros(1), {1: {2}}, object()):
+            with pytest.raises(atoll.JoinError, match="cannot be the data cursor"):
+                learner.cursor = value
+        for loss in (float("nan"), float("inf"), torch.tensor(float("nan")), torch.tensor([2.0]), None):
+            learner.step(tokens=0, loss=loss)
+        learner.loop.call(learner._housekeep)
+        assert learner.worker.is_alive
+        assert not learner.ended
+
+
+def test_the_cursor_is_what_was_put_there_and_not_what_became_of_it():
+    with atoll.join("local://", model=model(), config=config()) as learner:
+        assert learner.cursor is None
+        place = {"file": "a", "line": 1}
+        learner.cursor = place
+        place["line"] = 2
+        assert learner.cursor == {"file": "a", "line": 1}
+        kept = learner.state_dict()
+        learner.cursor = 0
+        learner.load_state_dict(kept)
+        assert learner.cursor == {"file": "a", "line": 1}
+
+
+def test_a_config_belongs_to_a_run_of_ones_own():
+    with atoll.Syncer(config()) as syncer, pytest.raises(atoll.JoinError, match="config was given"):
+        atoll.join(syncer.url, model=model(), config=config())
