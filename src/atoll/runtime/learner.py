@@ -89,7 +89,7 @@ class Learner:
     """Of a kind that a signal handler may take again."""
 
     def __post_init__(self) -> None:
-        self._buffers = float_buffers(self.model)
+        self._buffers = [(name, buffer) for name, buffer in float_buffers(self.model) if buffer.numel()]
         num_bytes = 4 * sum(buffer.numel() for _, buffer in self._buffers)
         if not 0 < num_bytes <= BUFFER_LIMIT:
             if num_bytes:
