@@ -60,9 +60,13 @@ class Loop:
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[int, int, Timer]] = []
         self._num_timers = 0
-        self._alarm, self._ear = socket.socketpair()
-        self._alarm.setblocking(False)
-        self._ear.setblocking(False)
+        self._ear, self._alarm = os.pipe()
+        for descriptor in (self._ear, self._alarm):
+            os.set_blocking(descriptor, False)
+        # Whoever calls may be about to ring when the loop ends, and the number could be another file's by
+        # then; so the pipe lives as long as this object.
+        self._pipe = weakref.finalize(self, _close_all, self._ear, self._alarm)
+        self._pipe.atexit = False
         self._is_awake = False
         self._is_stopping = False
         self._is_over = False
@@ -95,7 +99,7 @@ class Loop:
         self._calls.append((what, args))
         if not self._is_awake:
             self._is_awake = True
-            _ring(self._alarm.fileno(), b"!", 1)  # fails if full: it will wake; or closed: nobody is there
+            _ring(self._alarm, b"!", 1)  # fails if full: then it will wake anyway
 
     def at(self, when_ns: int, what: Callable[..., object], *args: Any) -> Timer:
         """Call something at a time. Loop's thread only."""
@@ -122,6 +126,7 @@ class Loop:
         """End the thread; from any thread, also from its own, and also if it never began."""
         if self._thread is None:
             self._close()
+            self._pipe()
             return
         self.call(self._stop)
         if threading.current_thread() is not self._thread:
@@ -169,7 +174,7 @@ class Loop:
 
     def _heard(self, mask: int) -> None:
         try:
-            while self._ear.recv(4096):
+            while os.read(self._ear, 4096):
                 pass
         except BlockingIOError:
             pass
@@ -182,7 +187,6 @@ class Loop:
         for sock in self._sockets():
             sock.close()
         self._selector.close()
-        self._alarm.close()
         self._calls.clear()
         self._timers.clear()
 
@@ -192,12 +196,18 @@ class Loop:
 
     def _forget_sockets(self) -> None:
         """In a forked child: let go of every inherited socket, without a word to the other side."""
-        for sock in (*self._sockets(), self._alarm):
+        for sock in self._sockets():
             if sock.fileno() >= 0:
                 os.close(sock.detach())
+        self._pipe()
         self._selector.close()
         self._is_over = True
         self._calls.clear()
+
+
+def _close_all(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _bell() -> Callable[[int, bytes, int], object]:

@@ -157,8 +157,15 @@ def test_the_loop_may_stop_itself(loop):
 def test_a_loop_that_never_began_lets_go_of_its_descriptors():
     loop = Loop("test")
     loop.stop()
-    assert (loop._alarm.fileno(), loop._ear.fileno()) == (-1, -1)
+    assert not loop._pipe.alive
     loop.stop()
+
+
+def test_the_bell_outlives_the_loop_so_that_a_late_caller_rings_nobody_elses(loop):
+    loop.start()
+    loop.stop()
+    os.fstat(loop._alarm)
+    os.fstat(loop._ear)
 
 
 def test_once_over_nothing_is_called_and_nothing_is_kept(loop):
