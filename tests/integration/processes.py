@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
@@ -192,6 +193,32 @@ def syncer_that_forks(say: Any) -> None:
         learner.leave()
 
 
+def learner_of_a_fleet(say: Any, url: str, token: str, name: str) -> None:
+    """Trains until the run is over, and says what it holds."""
+    from tests.integration.programs import global_weights, join_and_train
+
+    learner, _ = join_and_train(url, name, token=token)
+    weights = b"".join(value.numpy().tobytes() for value in global_weights(learner).values())
+    say(weights=hashlib.blake2b(weights).hexdigest())
+
+
+def idle_learners(say: Any, url: str, token: str, group: str, count: int) -> None:
+    """Many learners that never step; says how much memory this process has of its own."""
+    from tests.integration.programs import model
+
+    kept = [
+        atoll.join(url, model=model(), name=f"{group}-{number:03}", token=token) for number in range(count)
+    ]
+    say(joined=len(kept), bytes=_resident_bytes())
+    while True:
+        time.sleep(60)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 PROGRAMS = {
     program.__name__: program
     for program in (
@@ -202,5 +229,7 @@ PROGRAMS = {
         learner_with_a_data_loader,
         learner_that_forks,
         syncer_that_forks,
+        learner_of_a_fleet,
+        idle_learners,
     )
 }

@@ -96,6 +96,8 @@ class Connection:
     watched: int = 0
     """What the loop watches the socket for."""
     is_closing: bool = False
+    is_mute: bool = False
+    """The other side takes nothing any more."""
     error: Exception | None = None
     """What closed it, if something went wrong."""
 
@@ -199,7 +201,7 @@ class Connection:
 
     def send(self, *frames: Outgoing) -> None:
         """Queue control frames and send what the socket takes now; small ones share a write."""
-        if self.state == "closed" or self.is_closing:
+        if self.state == "closed" or self.is_closing or self.is_mute:
             return
         self._enqueue(frames)
         if self.num_queued > MAX_QUEUED:
@@ -209,7 +211,7 @@ class Connection:
 
     def wake(self) -> None:
         """The feed has something again."""
-        if self.state == "open" and not self.queue:
+        if self.state == "open" and not self.queue and not self.is_mute:
             self._flush()
 
     def _enqueue(self, frames: Iterable[Outgoing]) -> None:
@@ -255,12 +257,24 @@ class Connection:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
             wants |= WRITE
         except (OSError, ValueError, AtollError) as error:
-            self._fail(error)
+            self._hear_out(error)
             return
         if self.is_closing and not self.queue:
             self._linger("closed by this side")
             return
         self._watch(wants)
+
+    def _hear_out(self, error: Exception) -> None:
+        """Nothing can be sent: the other side has gone. What it said before that may still wait here, and
+        is read in the next turn: now its owner is busy with sending."""
+        if not isinstance(error, OSError):
+            self._fail(error)
+            return
+        self.is_mute = True
+        self.queue.clear()
+        self.num_queued = 0
+        self.loop.after(LINGER_NS, self._fail, error)
+        self._watch(READ)
 
     def _fetch(self) -> bool:
         if self.handlers.feed is None or self.is_closing:
@@ -279,7 +293,7 @@ class Connection:
         elif self.state == "handshaking":
             self._shake_hands()
         elif self.state == "open":
-            if mask & WRITE:
+            if mask & WRITE and not self.is_mute:
                 self._flush()
             if mask & READ and self.state == "open":
                 self._guard(self._receive)

@@ -391,10 +391,13 @@ class Learner:
             else:
                 self.loop.after(10_000_000, look)
 
+        closed = threading.Event()
         self.loop.call(look)
         if self.loop.is_running:
             drained.wait(timeout_s)
-        self.uplink.stop()
+        self.uplink.stop(closed.set)
+        if self.loop.is_running:
+            closed.wait(timeout_s)
         self.worker.do(self._save)
         self.worker.stop(timeout_s)
         self.loop.stop(timeout_s)

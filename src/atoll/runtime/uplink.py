@@ -91,6 +91,7 @@ class Uplink:
     is_ready: bool = False
     was_ready: bool = False
     is_stopped: bool = False
+    on_stopped: Callable[[], None] = lambda: None
     num_failures: int = 0
     last_reason: str = ""
     bytes_up: int = 0
@@ -119,9 +120,9 @@ class Uplink:
         self.loop.call(self._dial)
         self.loop.call(self._watch_silence)
 
-    def stop(self) -> None:
-        """Close everything and stay closed."""
-        self.loop.call(self._stop)
+    def stop(self, then: Callable[[], None] = lambda: None) -> None:
+        """Close everything and stay closed, so that what was sent arrives; then call back, on the loop."""
+        self.loop.call(self._stop, then)
 
     @property
     def is_drained(self) -> bool:
@@ -205,6 +206,8 @@ class Uplink:
             hopeless = _why_hopeless(connection.error, self.url, self.name)
             if hopeless is not None and not self.was_ready:
                 self._refused(hopeless)
+            if self.is_stopped:
+                self.on_stopped()
 
     def _broken(self, reason: str) -> None:
         """Everything goes; dial again after a while."""
@@ -311,7 +314,9 @@ class Uplink:
         self._count(connection)
         self.attached.discard(connection)
         self.data.remove(connection)
-        if self.is_ready:
+        if self.is_stopped:
+            self._hang_up()
+        elif self.is_ready:
             log.debug("%s: data connection closed: %s", self.name, reason)
             self.loop.after(int(random.uniform(0.5, 1.5) * 1e9), self._dial_data)
 
@@ -359,10 +364,26 @@ class Uplink:
         down = self.bytes_down + sum(connection.num_received for connection in connections)
         return up, down
 
-    def _stop(self) -> None:
-        self.is_stopped = True
-        if self.control is not None:
-            self.control.close("closed by this side")
+    def _stop(self, then: Callable[[], None]) -> None:
+        self.is_stopped, self.on_stopped = True, then
+        for connection in list(self.data):
+            _finish(connection)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """The control connection goes last: with it the syncer lets go of bodies that are still arriving."""
+        if self.control is None:
+            self.on_stopped()
+        elif not self.data:
+            _finish(self.control)
+
+
+def _finish(connection: Connection) -> None:
+    """Not with a reset: that could overtake what was sent before."""
+    if connection.state == "open":
+        connection.finish()
+    else:
+        connection.close("closed by this side")
 
 
 def _why_hopeless(error: Exception | None, url: RunURL, name: str) -> JoinError | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,6 +239,23 @@ def test_last_words_arrive_although_the_peer_is_not_listened_to(loop, listener):
     assert [bytes(frame.body) for frame in frames if frame] == [b"not you"]
     wait_until(lambda: server.closed)
     assert server.frames == []
+
+
+def test_what_a_peer_said_before_it_was_gone_is_heard_although_nothing_can_be_sent_to_it(loop, listener):
+    gate = threading.Event()
+    dialler = socket.create_connection(listener.getsockname())
+    server = end_of(loop, accepted(listener), None, is_server=True)
+    loop.call(server.connection.accept)
+    wait_until(lambda: server.is_open)
+    loop.call(gate.wait, LIMIT_S)
+    for number in range(3):
+        server.send(1, b"are you there?")  # the first one makes the system notice, the next ones fail
+        body = b"goodbye %d" % number
+        dialler.sendall(pack_header(23, RUN, 0, 0, number, body) + body)
+    reset(dialler)
+    gate.set()
+    wait_until(lambda: server.closed)
+    assert [body for _, body in server.frames] == [b"goodbye 0", b"goodbye 1", b"goodbye 2"]
 
 
 def test_a_peer_that_does_not_hang_up_is_hung_up_on(loop, listener, monkeypatch):
