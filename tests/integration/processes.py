@@ -12,14 +12,21 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import atoll
 from tests.integration.conditions import LIMIT_S
 
-__all__ = ["Child"]
+__all__ = ["Child", "event"]
 
-PRELOAD = ["torch", "atoll.runtime.joining", "atoll.runtime.syncer", "tests.integration.programs"]
+PRELOAD = [
+    "torch",
+    "torch._dynamo",  # which the first optimizer of a process imports: more than a second
+    "atoll.runtime.joining",
+    "atoll.runtime.syncer",
+    "tests.integration.programs",
+]
 
 
 class Child:
@@ -50,6 +57,11 @@ class Child:
         assert self.process.exitcode is not None, "it does not end"
         self._ears.close()
         return self.process.exitcode
+
+
+def event() -> Event:
+    """One that parent and children share."""
+    return multiprocessing.get_context("forkserver").Event()
 
 
 def _run(program: str, mouth: Connection, *args: Any) -> None:
@@ -193,11 +205,15 @@ def syncer_that_forks(say: Any) -> None:
         learner.leave()
 
 
-def learner_of_a_fleet(say: Any, url: str, token: str, name: str) -> None:
-    """Trains until the run is over, and says what it holds."""
-    from tests.integration.programs import global_weights, join_and_train
+def learner_of_a_fleet(say: Any, url: str, token: str, name: str, go: Event) -> None:
+    """Trains until the run is over, one step at least, and says what it holds."""
+    from tests.integration.programs import global_weights, model, sgd, train
 
-    learner, _ = join_and_train(url, name, token=token)
+    net = model()
+    optimizer = sgd(net)
+    learner = atoll.join(url, model=net, optimizer=optimizer, name=name, token=token)
+    go.wait(LIMIT_S)
+    train(learner, net, optimizer, lambda: learner.finished and learner.watch.num_steps > 0)
     weights = b"".join(value.numpy().tobytes() for value in global_weights(learner).values())
     say(weights=hashlib.blake2b(weights).hexdigest())
 

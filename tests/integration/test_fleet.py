@@ -6,7 +6,7 @@ import signal
 
 import atoll
 from tests.integration.conditions import wait_until
-from tests.integration.processes import Child
+from tests.integration.processes import Child, event
 from tests.integration.programs import config
 
 NUM_TRAINING = 16
@@ -14,21 +14,27 @@ NUM_IDLE, NUM_PROCESSES, MAX_BYTES = 200, 4, 2 << 30
 
 
 def test_sixteen_real_processes_train_to_the_end():
-    settings = config(ticks=16, interval=8, quorum=NUM_TRAINING, sync={"num_learners": NUM_TRAINING})
+    """They start to train together; the run ends once enough was merged."""
+    settings = config(
+        interval=8, quorum=4, sync={"num_learners": NUM_TRAINING}, budget={"tokens": 32 * NUM_TRAINING}
+    )
+    go = event()
     with atoll.Syncer(settings) as syncer:
         children = [
-            Child("learner_of_a_fleet", syncer.url, syncer.token, f"learner-{number:02}")
+            Child("learner_of_a_fleet", syncer.url, syncer.token, f"learner-{number:02}", go)
             for number in range(NUM_TRAINING)
         ]
+        wait_until(lambda: syncer.status()["alive"] == NUM_TRAINING)
+        go.set()
         digests = {child.hear(120)["weights"] for child in children}
         assert [child.wait(120) for child in children] == [0] * NUM_TRAINING
         assert syncer.wait(60)
         status = syncer.status()
     assert len(digests) == 1, "everybody holds the same bits at the end"
     assert status["learners"] == NUM_TRAINING
+    assert status["merged_tokens"] >= 32 * NUM_TRAINING
     assert {row["shard"] for row in status["learner_details"]} == set(range(NUM_TRAINING))
     assert all(row["steps"] > 0 for row in status["learner_details"])
-    assert status["merges"] > 0
 
 
 def test_two_hundred_idle_learners_in_four_processes_join_and_are_shown():

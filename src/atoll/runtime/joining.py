@@ -269,9 +269,9 @@ class _Joining:
 
     def _message(self, message: wire.Message, content: memoryview | None) -> None:
         if isinstance(message, msg.FromSyncer) and self.shell is not None and self.is_started:
-            self.shell.deliver(message, content)
             if isinstance(message, msg.Beat) and self.learner is not None:
-                self.learner.merged_tokens = message.merged_tokens
+                self.learner.merged_tokens = message.merged_tokens  # first: it may have been all
+            self.shell.deliver(message, content)
             self.changed.set()
 
     def _size_of(self, message: wire.Bulk) -> int | None:

@@ -206,6 +206,17 @@ def test_nobody_at_the_port_is_a_reason_not_an_error(loop, listener):
     assert client.reason == "Connection refused"
 
 
+def test_a_connection_to_itself_counts_as_nobody_at_the_port(loop):
+    """TCP allows it: a port that nobody listens on may be given to the very socket that dials it."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    client = end_of(loop, sock, None, is_server=False)
+    loop.call(client.connection.connect, sock.getsockname())
+    wait_until(lambda: client.closed)
+    assert client.reason == "Connection refused"
+    assert not client.is_open
+
+
 def reset(sock: socket.socket) -> None:
     """Close so that the other side gets a reset and not a goodbye."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
