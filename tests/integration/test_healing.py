@@ -182,7 +182,7 @@ def test_a_link_whose_other_end_has_vanished_gives_way_to_the_new_one():
 
 
 def test_a_link_that_is_silent_for_long_is_closed():
-    with atoll.Syncer(config(alive_s=0.3, sync={"heartbeat_s": 0.05})) as syncer:
+    with atoll.Syncer(config(alive_s=0.15, sync={"heartbeat_s": 0.05})) as syncer:
         learner = atoll.join(syncer.url, model=model(), name="ada")
         (link,) = links(syncer, "ada")
         stuck = threading.Event()

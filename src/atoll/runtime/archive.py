@@ -21,7 +21,7 @@ from atoll.runtime.store import Found, Store
 from atoll.runtime.worker import Worker
 from atoll.tape.entries import SYNCER, Entry, Stored
 
-__all__ = ["Answer", "Archive"]
+__all__ = ["MAX_CARRIED", "Answer", "Archive"]
 
 MAX_CARRIED = 100_000
 """Lines of tape kept while the disk refuses; beyond that the oldest go, and the tape has a gap."""
@@ -40,6 +40,8 @@ class Archive:
     snapshots: Worker
     carried: list[Entry] = field(default_factory=list)
     """Store's thread only."""
+    is_flushing: bool = False
+    """Lines were given to be written and are not written yet: on a disk that hangs, more must not pile up."""
 
     def load(self, then: Callable[[Found], None], failed: Callable[[AtollError], None]) -> None:
         """Read the whole run."""
@@ -80,12 +82,17 @@ class Archive:
 
     def flush(self, lines: list[Entry]) -> None:
         """Write tape lines that no record waits for."""
+        self.is_flushing = True
         self.storing.do(self._flush, lines)
 
     def _flush(self, lines: list[Entry]) -> None:
         self._carry(lines)
         if self.carried and not self.store.write_tape(self.carried):
             self.carried = []
+        self.loop.call(self._flushed)
+
+    def _flushed(self) -> None:
+        self.is_flushing = False
 
     def _carry(self, lines: list[Entry]) -> None:
         self.carried += lines

@@ -92,7 +92,13 @@ class Syncer:
     # What users call
 
     def start(self) -> Syncer:
-        """Read the run, listen, return. Raises what keeps it from starting."""
+        """Read the run, listen, return; once. Raises what keeps it from starting."""
+        if hasattr(self, "_store"):
+            raise StoreError(
+                f"This syncer of run {self.name} was started before.",
+                "One object is one life of a syncer.",
+                "Make another Syncer with the same run_dir.",
+            )
         store = self._open_store()
         try:
             self._identity = ServerIdentity.load_or_make(self.run_dir, self.name)

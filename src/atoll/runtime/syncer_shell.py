@@ -33,7 +33,7 @@ from atoll.numerics.codec import codec_for
 from atoll.numerics.global_state import GlobalModel, MergeResult
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import digest
-from atoll.runtime.archive import Archive
+from atoll.runtime.archive import MAX_CARRIED, Archive
 from atoll.runtime.books import Books
 from atoll.runtime.buffers import BUFFER_LIMIT, LearnerBuffers
 from atoll.runtime.joining import sizes_of
@@ -477,7 +477,10 @@ class SyncerShell:
         return lines
 
     def _flush(self) -> None:
-        self.archive.flush(self.take_lines())
+        if self.archive.is_flushing:
+            del self.lines[:-MAX_CARRIED]
+        else:
+            self.archive.flush(self.take_lines())
         self.loop.after(FLUSH_NS, self._flush)
 
     def _take_snapshot(self, command: do.TakeSnapshot) -> None:
