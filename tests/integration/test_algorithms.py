@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -80,6 +81,28 @@ def test_an_operator_ends_a_run_without_a_budget():
         task.result()[0].leave()
         assert syncer.wait(60)
         assert any(note["kind"] == "finished" for note in syncer.status()["notes"])
+
+
+def test_finished_waits_until_the_last_versions_are_held():
+    """Word of the end travels ahead of the weights; whoever evaluates at once must not have the old ones."""
+    with atoll.Syncer(config(budget={"drain_s": 0.5})) as syncer:
+        net = model()
+        optimizer = sgd(net)
+        ada = atoll.join(syncer.url, model=net, optimizer=optimizer, name="ada")
+        busy = threading.Event()
+        ada.worker.do(busy.wait)  # what is published to her arrives, and is not taken in
+        bob = Task(join_and_train, syncer.url, "bob")
+        wait_until(lambda: syncer.status()["merges"] > 2)
+        syncer.finish()
+        bob.result()[0].leave()
+        wait_until(lambda: ada.shell.machine.final is not None)
+        for _ in range(10):
+            ada.step(tokens=1)
+            assert not ada.finished
+        busy.set()
+        train(ada, net, optimizer)
+        assert same(global_weights(ada), syncer.weights())
+        ada.leave()
 
 
 def test_alone_on_a_laptop():

@@ -12,7 +12,6 @@ A step is kept unless its incarnation died before it was offered.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +27,8 @@ from atoll.wire import messages as wire
 __all__ = ["Books", "LearnerBook"]
 
 NOTES_KEPT = 50
+LARGEST = 1e38
+"""Of a loss or a pace; the product of two still is a number."""
 SAMPLES_KEPT = 512
 SHOWN_NOTES = frozenset(
     (
@@ -350,9 +351,9 @@ class Books:
 def _plausible(heard: wire.Telemetry) -> wire.Telemetry:
     """Telemetry is for people and is not checked by the machine: what cannot be is left out."""
     counts = {name: max(0, getattr(heard, name)) for name in _COUNTS}
-    loss = heard.loss if heard.loss is not None and math.isfinite(heard.loss) else None
-    pace = heard.tokens_per_s if math.isfinite(heard.tokens_per_s) else 0.0
-    return replace(heard, loss=loss, tokens_per_s=max(0.0, pace), **counts)
+    loss = heard.loss if heard.loss is not None and abs(heard.loss) <= LARGEST else None
+    pace = heard.tokens_per_s if 0.0 <= heard.tokens_per_s <= LARGEST else 0.0
+    return replace(heard, loss=loss, tokens_per_s=pace, **counts)
 
 
 _COUNTS = (

@@ -272,6 +272,8 @@ def test_the_loss_of_the_run_is_weighted_by_pace():
         {"loss": float("nan")},
         {"loss": float("inf"), "tokens_per_s": float("nan")},
         {"tokens_per_s": float("-inf")},
+        {"loss": 1e300, "tokens_per_s": 1e300},
+        {"loss": -1e38, "tokens_per_s": 1e38},
         {"step": -1, "held_ns": -5, "wall_ns": -1, "cpu_ns": -1, "held_max_ns": -3},
         {"step": 0},
         {"loss": None},
