@@ -232,7 +232,7 @@ def dissolve_and_forget(self: LearnerMachine, p: int, slot: Any) -> None:
 _dissolve = LearnerMachine._dissolve
 
 
-def judge_norm_only(self: NormGate, result: Any) -> Any:
+def judge_norm_only(self: NormGate, result: Any, steps: int) -> Any:
     median = self.median
     if self.factor and median > 0 and result.norm > self.factor * median:
         return gates.Refusal("rejected", "norm")

@@ -24,6 +24,7 @@ LARGEST_COUNT = 2**53
 """No clock, token or step count of a real learner is larger; arithmetic on counts stays exact below."""
 NORM_HISTORY = 64
 MIN_NORMS = 8
+MAX_BLOCKED = 3
 
 
 class Refusal(NamedTuple):
@@ -83,21 +84,46 @@ def is_well_formed(message: Message, num_fragments: int) -> bool:
 
 @dataclass(slots=True)
 class NormGate:
-    """Rejects a delta far larger than the running median of those merged before it."""
+    """Rejects a delta far larger than the running median of those merged before it.
+
+    Norms are taken over the square root of the steps behind them, as progress is between a random walk and a
+    straight line: an offer after a long outage is larger and no worse for it. If all learners agree for
+    `MAX_BLOCKED` rounds in a row that deltas are larger now, the world has changed and not one learner: the
+    history is forgotten. Without that, a gate that rejects everything would do so for ever.
+    """
 
     factor: float
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORM_HISTORY))
+    blocked: set[str] = field(default_factory=set)
+    """Who was rejected for its norm since the last merge."""
+    num_blocked: int = 0
+    """Rounds since then in which nobody passed."""
 
-    def judge(self, result: Inspection) -> Refusal | None:
-        """Judge one decoded body."""
+    def judge(self, result: Inspection, steps: int) -> Refusal | None:
+        """Judge one decoded body, made in so many steps."""
         if not result.finite or not math.isfinite(result.norm):
             return Refusal("rejected", "the delta is not finite")
-        median = self.median
-        if self.factor and median > 0 and result.norm > self.factor * median:
-            return Refusal(
-                "rejected", f"norm {result.norm:.3g} is over {self.factor:g} x median {median:.3g}"
-            )
+        median, norm = self.median, result.norm / math.sqrt(steps)
+        if self.factor and median > 0 and norm > self.factor * median:
+            self.blocked.add(result.name)
+            return Refusal("rejected", f"norm {norm:.3g} is over {self.factor:g} x median {median:.3g}")
         return None
+
+    def passed(self, result: Inspection, steps: int) -> None:
+        """An offer is merged: later ones are judged by it."""
+        self.norms.append(result.norm / math.sqrt(steps))
+        self.blocked.clear()
+        self.num_blocked = 0
+
+    def nobody_passed(self, present: set[str]) -> bool:
+        """A round ended without an offer that passed; True if the history was forgotten for it."""
+        self.num_blocked += 1
+        if self.num_blocked < MAX_BLOCKED or not present or not present <= self.blocked:
+            return False
+        self.norms.clear()
+        self.blocked.clear()
+        self.num_blocked = 0
+        return True
 
     @property
     def median(self) -> float:

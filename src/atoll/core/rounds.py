@@ -250,21 +250,30 @@ class Rounds:
         rnd = self._at(event.fragment, event.round, Phase.INSPECT)
         if rnd is None:
             return
+        gate = self.gates[rnd.fragment]
         for result in event.results:
-            refusal = self.gates[rnd.fragment].judge(result)
+            refusal = gate.judge(result, rnd.headers[result.name].steps)
             if refusal:
                 rnd.drop(result.name, refusal)
                 self.desk.note("dropped", refusal.reason, fragment=rnd.fragment, who=result.name)
+        if not rnd.headers:
+            self._nobody_passed(gate, event)
         if self.lacks_quorum(rnd):
             self.cancel(rnd, f"{len(rnd.headers)} of {self.desk.params.min_quorum} offers passed the gates")
             return
         for result in event.results:
             if result.name in rnd.headers:
-                self.gates[rnd.fragment].norms.append(result.norm)
+                gate.passed(result, rnd.headers[result.name].steps)
         rnd.phase = Phase.MERGE
         version = self.desk.state.fragments[rnd.fragment].version + 1
         parts = tuple(self._contributor(rnd.headers[name]) for name in sorted(rnd.headers))
         self.desk.out.append(do.Merge(rnd.fragment, rnd.number, version, parts))
+
+    def _nobody_passed(self, gate: NormGate, event: ev.Inspected) -> None:
+        present = {s.name for s in self.desk.connected(event.at_ns) if s.healed}
+        if gate.nobody_passed(present):
+            reason = "everybody's offers are far larger than those merged before: judged anew from here on"
+            self.desk.note("gate", reason, fragment=event.fragment)
 
     def _contributor(self, header: msg.Header) -> Contributor:
         return Contributor(

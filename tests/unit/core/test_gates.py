@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atoll.core.events import Inspection
-from atoll.core.gates import MIN_NORMS, NORM_HISTORY, NormGate, Refusal, screen
+from atoll.core.gates import MAX_BLOCKED, MIN_NORMS, NORM_HISTORY, NormGate, Refusal, screen
 from atoll.core.members import Session
 from atoll.core.messages import NO_VERSION, Header
 from atoll.core.params import RunParams
@@ -133,34 +133,34 @@ def gate(*norms: float, factor: float = 10.0) -> NormGate:
 )
 @pytest.mark.parametrize("factor", [0.0, 10.0])
 def test_a_delta_that_is_not_finite_is_rejected_even_with_the_norm_gate_off(result, factor):
-    refusal = gate(factor=factor).judge(result)
+    refusal = gate(factor=factor).judge(result, 1)
     assert refusal == Refusal("rejected", "the delta is not finite")
 
 
 def test_a_norm_far_above_the_running_median_is_rejected():
     usual = gate(*[2.0] * MIN_NORMS)
-    assert usual.judge(Inspection("a", True, 20.0)) is None
-    refusal = usual.judge(Inspection("a", True, 20.5))
+    assert usual.judge(Inspection("a", True, 20.0), 1) is None
+    refusal = usual.judge(Inspection("a", True, 20.5), 1)
     assert refusal == Refusal("rejected", "norm 20.5 is over 10 x median 2")
 
 
 def test_too_few_norms_judge_nobody():
     early = gate(*[2.0] * (MIN_NORMS - 1))
     assert early.median == 0.0
-    assert early.judge(Inspection("a", True, 1e30)) is None
+    assert early.judge(Inspection("a", True, 1e30), 1) is None
 
 
 def test_a_median_of_zero_judges_nobody():
-    assert gate(*[0.0] * MIN_NORMS).judge(Inspection("a", True, 1.0)) is None
+    assert gate(*[0.0] * MIN_NORMS).judge(Inspection("a", True, 1.0), 1) is None
 
 
 def test_a_factor_of_zero_turns_the_gate_off():
-    assert gate(*[2.0] * MIN_NORMS, factor=0.0).judge(Inspection("a", True, 1e30)) is None
+    assert gate(*[2.0] * MIN_NORMS, factor=0.0).judge(Inspection("a", True, 1e30), 1) is None
 
 
 def test_judging_does_not_change_what_is_judged_by():
     usual = gate(*[2.0] * MIN_NORMS)
-    usual.judge(Inspection("a", True, 3.0))
+    usual.judge(Inspection("a", True, 3.0), 1)
     assert list(usual.norms) == [2.0] * MIN_NORMS
 
 
@@ -169,3 +169,46 @@ def test_the_median_follows_the_norms_of_late():
     moving.norms.extend([5.0] * (NORM_HISTORY // 2 + 1))
     assert len(moving.norms) == NORM_HISTORY
     assert moving.median == 5.0
+
+
+def test_an_offer_after_a_long_outage_is_larger_and_no_worse_for_it():
+    usual = gate()
+    for _ in range(MIN_NORMS):
+        usual.passed(Inspection("a", True, 12.0), 4)
+    assert usual.median == 6.0
+    assert usual.judge(Inspection("a", True, 12.0 * 25), 4 * 25 * 25) is None
+    assert usual.judge(Inspection("a", True, 12.0 * 25), 4) is not None
+
+
+def test_what_everybody_says_for_long_enough_is_believed():
+    usual = gate(*[1.0] * MIN_NORMS)
+    for number in range(1, MAX_BLOCKED + 1):
+        assert usual.judge(Inspection("a", True, 50.0), 1) is not None
+        assert usual.judge(Inspection("b", True, 60.0), 1) is not None
+        assert usual.nobody_passed({"a", "b"}) == (number == MAX_BLOCKED)
+    assert usual.judge(Inspection("a", True, 50.0), 1) is None
+
+
+def test_one_learner_of_two_is_not_everybody_however_often_it_says_it():
+    usual = gate(*[1.0] * MIN_NORMS)
+    for _ in range(10 * MAX_BLOCKED):
+        assert usual.judge(Inspection("a", True, 50.0), 1) is not None
+        assert not usual.nobody_passed({"a", "b"})
+
+
+def test_an_offer_that_passes_ends_the_agreement_of_those_that_did_not():
+    usual = gate(*[1.0] * MIN_NORMS)
+    for _ in range(10 * MAX_BLOCKED):
+        for name in ("a", "b"):
+            usual.judge(Inspection(name, True, 50.0), 1)
+        usual.nobody_passed({"a", "b"})
+        usual.passed(Inspection("c", True, 1.0), 1)
+        assert usual.median == 1.0
+
+
+def test_nan_from_everybody_changes_nothing():
+    usual = gate(*[1.0] * MIN_NORMS)
+    for _ in range(10 * MAX_BLOCKED):
+        usual.judge(Inspection("a", True, math.nan), 1)
+        assert not usual.nobody_passed({"a"})
+    assert usual.median == 1.0
