@@ -12,13 +12,9 @@ sent before; so whoever is refused is read, and not listened to, until it hangs 
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
-import os
 import socket
 import ssl
-import struct
-import termios
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -26,9 +22,10 @@ from typing import TypeAlias
 
 from atoll.errors import AtollError, WireError
 from atoll.runtime.loop import READ, WRITE, Loop
+from atoll.runtime.sockets import num_in_kernel, reason_of
 from atoll.wire.frames import Frame, Reader, pack_header
 
-__all__ = ["Connection", "Handlers", "Outgoing", "tune"]
+__all__ = ["Connection", "Handlers", "Outgoing"]
 
 log = logging.getLogger("atoll")
 
@@ -160,7 +157,7 @@ class Connection:
                 self._answer_in_plain(self.handlers.on_mistake)
             else:  # OpenSSL has told the peer why; it should read that
                 self.error = error
-                self._linger(_reason(error))
+                self._linger(reason_of(error))
         else:
             self._opened()
 
@@ -197,7 +194,7 @@ class Connection:
     @property
     def num_left(self) -> int:
         """Bytes sent that have left the system and arrived, as far as the system tells."""
-        return self.num_sent - _num_in_kernel(self.sock)
+        return self.num_sent - num_in_kernel(self.sock)
 
     def send(self, *frames: Outgoing) -> None:
         """Queue control frames and send what the socket takes now; small ones share a write."""
@@ -373,7 +370,7 @@ class Connection:
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        self.close(_reason(error))
+        self.close(reason_of(error))
 
     def close(self, reason: str) -> None:
         """Close now; the owner hears of it once."""
@@ -405,46 +402,3 @@ class Connection:
                 self.handlers.on_mistake(self, error)
             else:
                 self._fail(error)
-
-
-def tune(sock: socket.socket, *, bulk: bool) -> None:
-    """Small messages leave at once, and a peer that has vanished is noticed within a minute; bulk keeps
-    little unsent in the kernel, and prefers bbr where it exists."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (*_VANISHED, *(_BULK if bulk else ())):
-        option = getattr(socket, name, None)
-        if option is None:
-            continue
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        except OSError as error:
-            log.debug("socket option %s: %s", name, error)
-
-
-_VANISHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 60_000))
-"""A path may lose its state while a connection rests (NAT does); only asking tells."""
-_BULK: tuple[tuple[str, int | bytes], ...] = (("TCP_NOTSENT_LOWAT", 256 << 10), ("TCP_CONGESTION", b"bbr"))
-
-
-def _num_in_kernel(sock: socket.socket) -> int:
-    """Bytes that a socket was given and its peer has not acknowledged; 0 where nobody can tell."""
-    try:
-        (count,) = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
-    except (OSError, ValueError):
-        return 0
-    return int(count)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, AtollError):
-        return f"{type(error).__name__}: {error.what}"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate refused: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError):
-        return "the other side closed the connection"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__

@@ -23,12 +23,13 @@ from atoll.config import RunConfig
 from atoll.core.members import NAME
 from atoll.errors import AtollError
 from atoll.numerics.manifest import Manifest
-from atoll.runtime.connection import Connection, Handlers, Outgoing, tune
+from atoll.runtime.connection import Connection, Handlers, Outgoing
 from atoll.runtime.links import Link
 from atoll.runtime.loop import READ, Loop
 from atoll.runtime.security.certificates import certified_name
 from atoll.runtime.security.identity import key_id_of, verify
 from atoll.runtime.security.tokens import Tokens
+from atoll.runtime.sockets import tune
 from atoll.wire import messages as wire
 from atoll.wire.frames import VERSION, Frame, run_id
 

@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from atoll.core import messages as msg
-from atoll.errors import AtollError, JoinError, WireError
-from atoll.runtime.connection import Connection, Handlers, Outgoing, tune
+from atoll.errors import AtollError, JoinError
+from atoll.runtime.connection import Connection, Handlers, Outgoing
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.outbox import Outbox
+from atoll.runtime.refusals import why_hopeless
 from atoll.runtime.security.tls import check_fingerprint
+from atoll.runtime.sockets import tune
 from atoll.wire import messages as wire
 from atoll.wire.bulk import Assembly
 from atoll.wire.frames import VERSION, Frame, run_id
@@ -203,7 +205,7 @@ class Uplink:
             self._count(connection)
             self.control = None
             self._broken(reason)
-            hopeless = _why_hopeless(connection.error, self.url, self.name)
+            hopeless = why_hopeless(connection.error, self.url, self.name)
             if hopeless is not None and not self.was_ready:
                 self._refused(hopeless)
             if self.is_stopped:
@@ -384,37 +386,6 @@ def _finish(connection: Connection) -> None:
         connection.finish()
     else:
         connection.close("closed by this side")
-
-
-def _why_hopeless(error: Exception | None, url: RunURL, name: str) -> JoinError | None:
-    """Why dialling again cannot help, if what closed the connection says so."""
-    where, so_what = f"{url.host}:{url.port}", "This learner cannot take part in the run."
-    if isinstance(error, WireError):
-        return JoinError(
-            f"What answers at {where} does not speak Atoll as the URL says: {error.what}",
-            so_what,
-            "Check host, port and versions; with TLS the URL begins with atoll://, without with atoll+plain://.",
-        )
-    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
-        return None
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    if "certificate required" in reason:
-        return JoinError(
-            "The run asks for a certificate (mTLS), and this learner showed none.",
-            so_what,
-            f"Pass certificate= with the file that the run's operator issued for {name}.",
-        )
-    if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
-        return JoinError(
-            f"The syncer does not accept this learner's certificate: {reason}.",
-            so_what,
-            f"Pass certificate= with the file that the operator of this very run issued for {name}.",
-        )
-    return JoinError(
-        f"What answers at {where} does not speak TLS 1.3: {reason}.",
-        so_what,
-        "Check host and port; a run without TLS has a URL that begins with atoll+plain://.",
-    )
 
 
 def _frame(message: wire.Message) -> Outgoing:

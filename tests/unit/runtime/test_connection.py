@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from atoll.runtime import connection as connection_module
-from atoll.runtime.connection import Connection, Handlers, Outgoing, tune
+from atoll.runtime.connection import Connection, Handlers, Outgoing
 from atoll.runtime.loop import Loop
 from atoll.runtime.security.certificates import ServerIdentity
 from atoll.runtime.security.tls import client_context, server_context
+from atoll.runtime.sockets import tune
 from atoll.wire.frames import Frame, Reader, pack_header
 from tests.integration.conditions import LIMIT_S, wait_until
 
