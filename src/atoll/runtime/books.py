@@ -75,6 +75,8 @@ class LearnerBook:
     merged_offers: int = 0
     late: int = 0
     rejected: int = 0
+    rejection: str = ""
+    """Why its last offer was rejected, if none was merged since."""
     answered_t: int = -(1 << 60)
     merged_t: int = -(1 << 60)
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
@@ -180,6 +182,9 @@ class Books:
                 book.late += 1
             elif not note.reason.startswith("stale"):
                 book.rejected += 1
+                if not book.rejection:
+                    self.note("dropped", note.who, note.reason, now_ns)
+                book.rejection = note.reason
 
     def note(self, kind: str, who: str, reason: str, now_ns: int) -> None:
         """Something a person may want to read."""
@@ -195,6 +200,7 @@ class Books:
             if book is not None:
                 book.merged_offers += 1
                 book.merged_t = record.t
+                book.rejection = ""
 
     # The status
 
@@ -246,11 +252,15 @@ class Books:
                 "mode": self.config.durability.mode,
                 "crash_cost": CRASH_COST[self.config.durability.mode],
             },
-            "problems": list(self.problems),
+            "problems": [*self.problems, *self._rejections()],
             "uptime_s": (now_ns - self.began_ns) / 1e9,
             "learner_details": [_without_ticks(d) for d in details],
             "notes": list(self.notes),
         }
+
+    def _rejections(self) -> list[str]:
+        books = [book for _, book in sorted(self.learners.items()) if book.rejection]
+        return [f"offers of {book.name} are rejected: {book.rejection}" for book in books]
 
     def _state(self, machine: SyncerMachine | None) -> str:
         if machine is None or not machine.is_active:

@@ -31,6 +31,8 @@ class LearnerBuffers:
 
     tokens: int = 0
     values: dict[str, Tensor] = field(default_factory=dict)
+    is_news: bool = False
+    """Not on disk yet."""
 
     def take(self, message: BufferValues, content: memoryview, known: Collection[str]) -> None:
         """A report of buffers that the model has; one whose shapes do not fit its content is a mistake."""
@@ -44,7 +46,7 @@ class LearnerBuffers:
         for name, shape, part in zip(message.names, message.shapes, parts, strict=True):
             if name in known:
                 self.values[name] = part.reshape(shape)
-        self.tokens = message.tokens
+        self.tokens, self.is_news = message.tokens, True
         if sum(value.nbytes for value in self.values.values()) > BUFFER_LIMIT:
             self.values.clear()
             raise WireError(f"{message.name} reported more than {BUFFER_LIMIT} bytes of buffers.")

@@ -31,6 +31,7 @@ from atoll.numerics.manifest import Manifest
 from atoll.numerics.partition import partition
 from atoll.numerics.replica import Replica
 from atoll.runtime import found
+from atoll.runtime.arguments import check_arguments
 from atoll.runtime.goodbye import say_goodbye_at_exit
 from atoll.runtime.learner import Learner, Schedule, check_name
 from atoll.runtime.learner_shell import LearnerShell
@@ -73,6 +74,7 @@ def join(
     given. `schedule` maps progress (0..1) to a factor on the learning rate of every group. `certificate` is
     for runs with mTLS. `config` is for `local://` only, where this process is its own syncer.
     """
+    check_arguments(url, model, optimizer, schedule, config)
     where = parse(url)
     if isinstance(where, LocalURL):
         return _join_local(model, optimizer, name, schedule, state_dir, config or RunConfig(), timeout_s)
@@ -82,7 +84,7 @@ def join(
             "The settings of a run come from its syncer, the same for everybody.",
             "Leave config out, or join local:// to run alone.",
         )
-    secret = token or found.token_of(str(where)) or read_token(None, os.environ, None)
+    secret = (token or "").strip() or found.token_of(str(where)) or read_token(None, os.environ, None)
     if secret is None and not where.plain:
         raise JoinError(
             f"There is no token for run {where.run}.",

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import operator
 import os
 import sqlite3
 import threading
@@ -29,6 +31,7 @@ from atoll.core.members import NAME
 from atoll.errors import JoinError
 from atoll.numerics.partition import float_buffers
 from atoll.recipes import Shard
+from atoll.runtime.arguments import what_changed
 from atoll.runtime.buffers import BUFFER_LIMIT, in_groups
 from atoll.runtime.learner_shell import LearnerShell, bytes_of
 from atoll.runtime.loop import Loop
@@ -81,14 +84,17 @@ class Learner:
     _is_lent: bool = False
     """The parameters hold the merged model for a while."""
     _base_rates: list[float] = field(default_factory=list)
-    _num_reports: int = 0
+    _num_reports: int = -1
     _is_reporting: bool = False
+    _told: set[str] = field(default_factory=set)
+    """Complaints that are in the log already."""
     _heard: tuple[int, int] = (0, 0)
     """Global tick, and the own clock when it was heard."""
     _leaving: threading.RLock = field(default_factory=threading.RLock)
     """Of a kind that a signal handler may take again."""
 
     def __post_init__(self) -> None:
+        self._known = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._buffers = [(name, buffer) for name, buffer in float_buffers(self.model) if buffer.numel()]
         num_bytes = 4 * sum(buffer.numel() for _, buffer in self._buffers)
         if not 0 < num_bytes <= BUFFER_LIMIT:
@@ -107,12 +113,7 @@ class Learner:
                 "A forked process has no connection to the run.",
                 "Call step() where you called join(), and leave data loading to the workers.",
             )
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= MAX_STEP_TOKENS:
-            raise JoinError(
-                f"step(tokens={tokens!r}): tokens must be a whole number from 0 to {MAX_STEP_TOKENS}.",
-                "Merges are weighted by tokens, so a guess would spoil them.",
-                "Pass the number of tokens or samples in the batch, for example input_ids.numel().",
-            )
+        tokens = _count(tokens)
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise JoinError(
                 f"step(loss=...): the loss has shape {list(loss.shape)}, not one value.",
@@ -205,6 +206,7 @@ class Learner:
             "stall_fraction": watch.stall_fraction(self.loop.now_ns()),
             "missed_boundaries": shell.num_missed,
             "offers": shell.num_offers,
+            "rejected": shell.num_rejected,
             "adopted": shell.num_adopted,
             "bytes_up": up,
             "bytes_down": down,
@@ -346,10 +348,22 @@ class Learner:
                 shell.num_offers,
                 shell.replica.memory_bytes(),
                 self._device(),
-                "" if loss is None or abs(loss) < float("inf") else f"the loss is {loss}",
+                self._complaint(loss),
             )
         )
         self._save()
+
+    def _complaint(self, loss: float | None) -> str:
+        """What is wrong with this learner, if something is: for the status, and once each for the log."""
+        complaints = [what_changed(self.model, self._known), self.shell.rejection]
+        if loss is not None and not math.isfinite(loss):
+            complaints.append(f"the loss is {loss}")
+        for complaint in filter(None, complaints):
+            kind = complaint.partition(":")[0]
+            if kind not in self._told:
+                self._told.add(kind)
+                log.warning("%s: %s", self.name, complaint)
+        return "; ".join(filter(None, complaints))
 
     def _device(self) -> str:
         first = next(self.model.parameters(), None)
@@ -403,6 +417,20 @@ class Learner:
         self.loop.stop(timeout_s)
         if self.tape is not None:
             self.tape.close()
+
+
+def _count(tokens: Any) -> int:
+    """Tokens as a plain integer, whatever kind of whole number they are, or JoinError. Not from a tensor:
+    reading one of a GPU would make the loop wait for it."""
+    if hasattr(tokens, "__index__") and not isinstance(tokens, (bool, Tensor)):
+        count = operator.index(tokens)
+        if 0 <= count <= MAX_STEP_TOKENS:
+            return count
+    raise JoinError(
+        f"step(tokens={tokens!r}): tokens must be a whole number from 0 to {MAX_STEP_TOKENS}.",
+        "Merges are weighted by tokens, so a guess would spoil them.",
+        "Pass the number of tokens or samples in the batch, for example input_ids.numel().",
+    )
 
 
 def check_name(name: str) -> str:

@@ -66,6 +66,9 @@ class LearnerShell:
     missed_tokens: int = 0
     num_missed: int = 0
     num_offers: int = 0
+    num_rejected: int = 0
+    rejection: str = ""
+    """Why the last of these was rejected."""
     num_adopted: int = 0
     overwritten: int = 0
     merged_tokens: int = 0
@@ -137,6 +140,9 @@ class LearnerShell:
             self.content = content
             self._handle(ev.Received(self.loop.now_ns(), message))
             self.content = None
+        if isinstance(message, msg.Publish) and message.verdict == "rejected":
+            self.num_rejected += 1
+            self.rejection = f"an offer on fragment {message.fragment} was rejected: {message.reason}"
 
     def handle(self, event: Callable[..., ev.Event], *values: Any) -> None:
         """Give the machine an event that happens now."""

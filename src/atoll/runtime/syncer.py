@@ -254,6 +254,7 @@ class Syncer:
         self._workers[2].do(self._write, "status.json", content)
         books, traffic = self._shell.books, self._shell.traffic()
         self._workers[2].do(self._write, BOOKS, bookkeeping.save(books, traffic, now, time.time()))
+        self._keep_buffers()
         if now >= self._metrics_due_ns:
             pause_s = max(1.0, len(content) / METRICS_BYTES_PER_S, status["uptime_s"] / METRICS_LINES)
             self._metrics_due_ns = now + int((pause_s - 0.5) * 1e9)
@@ -268,6 +269,8 @@ class Syncer:
     def _write(self, name: str, content: bytes) -> None:
         part = (self.run_dir / name).with_suffix(".part")
         try:
+            if part.parent != self.run_dir:
+                part.parent.mkdir(exist_ok=True)
             part.write_bytes(content)
             os.replace(part, self.run_dir / name)
         except OSError as error:
@@ -293,13 +296,13 @@ class Syncer:
     def _close(self) -> None:
         found.forget(self.url)
         self._on_loop(self._remember_status)
+        self._on_loop(self._keep_buffers)
         self._on_loop(self._close_door)
         compute, storing, snapshots = self._workers
         for worker in (compute, snapshots, storing):  # the last one is given work by the others
             worker.stop()
         self._loop.stop()
         self._store.close()
-        self._keep_buffers()
         if self._last_status:
             self._write("status.json", json.dumps(self._last_status).encode())
 
@@ -311,10 +314,11 @@ class Syncer:
         self._last_status = self._shell.status_now()
 
     def _keep_buffers(self) -> None:
-        """The newest float buffers of every learner, for export."""
+        """The newest float buffers of every learner, for export: on disk a second after they came."""
         for name, held in self._shell.buffers.items():
-            (self.run_dir / "buffers").mkdir(exist_ok=True)
-            self._write(f"buffers/{name}.safetensors", held.to_bytes())
+            if held.is_news:
+                held.is_news = False
+                self._workers[2].do(self._write, f"buffers/{name}.safetensors", held.to_bytes())
 
     def _on_loop(self, what: Callable[[], None]) -> None:
         """Have the loop do something, and wait for it; a loop that has ended does nothing."""
