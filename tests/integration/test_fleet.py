@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+
+import pytest
 
 import atoll
 from tests.integration.conditions import wait_until
@@ -55,3 +60,27 @@ def test_two_hundred_idle_learners_in_four_processes_join_and_are_shown():
             child.kill(signal.SIGTERM)
         wait_until(lambda: {row["state"] for row in syncer.status()["learner_details"]} == {"left"})
         wait_until(lambda: not syncer._shell.links and not syncer._door.visits)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fleet_that_is_still_starting_is_stopped_without_a_traceback(number, tmp_path):
+    """As a terminal does it: Ctrl-C goes to the whole group, so also to the fork server; SIGTERM to one."""
+    command = [sys.executable, "-m", "atoll", "train", "vit-digits", "--learners", "2"]
+    with subprocess.Popen(
+        [*command, "--run-dir", str(tmp_path / "reef")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as training:
+        assert training.stdout is not None
+        while "a syncer in" not in training.stdout.readline():
+            assert training.poll() is None
+        if number == signal.SIGINT:
+            os.killpg(training.pid, number)
+        else:
+            training.send_signal(number)
+        said = training.stdout.read()
+    assert training.returncode == 130, said
+    assert "Traceback" not in said
+    assert "stopped before the end" in said

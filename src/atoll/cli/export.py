@@ -29,8 +29,9 @@ def export(
     [dim]AutoModelForCausalLM.from_pretrained("runs/gemma-1/model")[/dim]
 
     For any other model, model.safetensors is its state dict; tied weights
-    stand there once, under their first name, and float buffers as the mean
-    over the learners.
+    stand there under each of their names, and float buffers as the mean over
+    the learners. Frozen parameters are not in it: they never leave the
+    learners.
     """
     found = judge.export(judge.read_recipe(run), str(run), str(out or run / "model"))
     if as_json:
@@ -38,3 +39,8 @@ def export(
     else:
         typer.echo(f"{found['tensors']} tensors, {found['values']:,} values, after {found['merges']} merges:")
         typer.echo(f"{found['path']}/model.safetensors")
+        if found["missing"]:
+            typer.echo(f"frozen, so not in the file: {', '.join(found['missing'])}")
+            typer.echo(
+                "Build the model with your own frozen weights, then load_state_dict(..., strict=False)."
+            )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll.cli.settings import unusable
 from atoll.recipes import recipe_from
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def judge(settings: Mapping[str, Any], run_dir: str) -> dict[str, Any]:
     start = recipe.evaluate(model)
     out = Path(run_dir) / "model"
     export(settings, run_dir, str(out), model)
-    # Tied names stand in the file once, so some may be missing; but nothing may be strange.
+    # What is frozen stands not in the file, so some may be missing; but nothing may be strange.
     assert not model.load_state_dict(load_file(out / "model.safetensors"), strict=False).unexpected_keys
     verdict = check_run(Path(run_dir))
     return {
@@ -47,7 +48,7 @@ def judge(settings: Mapping[str, Any], run_dir: str) -> dict[str, Any]:
 
 def export(
     settings: Mapping[str, Any] | None, run_dir: str, out: str, model: nn.Module | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Write the newest weights of a run; with a recipe's transformers model also its config.json."""
     from atoll.runtime.export import export_run
 
@@ -63,8 +64,11 @@ def export(
 
 def write_recipe(run_dir: Path, settings: Mapping[str, Any]) -> None:
     """Keep the settings of a recipe beside the run."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / RECIPE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / RECIPE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise unusable(run_dir, error) from error
 
 
 def read_recipe(run_dir: Path) -> dict[str, Any] | None:

@@ -93,7 +93,9 @@ Mtls = Annotated[bool, typer.Option("--mtls", help="Ask every learner for a cert
 Issue = Annotated[str | None, typer.Option(help="Write a certificate for the learner of this name, and end.")]
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="No TLS, no token: whoever can reach the port may join and read."),
+    typer.Option(
+        "--insecure", help="No TLS, no token, for this start: whoever can reach the port may join and read."
+    ),
 ]
 Advertise = Annotated[
     str | None, typer.Option(help="The host in the URL.", show_default="this machine's address")

@@ -16,7 +16,7 @@ from atoll.errors import ConfigError, StoreError
 from atoll.recipes import Recipe
 from atoll.wire.url import RUN_NAME
 
-__all__ = ["RUNS", "Kill", "config_of", "new_run_dir", "parse_kill", "parse_speeds", "run_config"]
+__all__ = ["RUNS", "Kill", "config_of", "new_run_dir", "parse_kill", "parse_speeds", "run_config", "unusable"]
 
 RUNS = Path("runs")
 MAX_RUNS = 100_000
@@ -128,12 +128,16 @@ def run_config(
 def config_of(
     run_dir: Path, config_file: Path | None, changes: Mapping[str, Mapping[str, Any]], settings: Iterable[str]
 ) -> RunConfig:
-    """The config of `atoll syncer`: of the run that is there, or of the file, with changes on top."""
+    """The config of `atoll syncer`: of the run that is there, or of the file, with changes on top.
+
+    That a run was served without TLS once does not last: each start that wants it so has to say it.
+    """
     held = run_dir / "config.toml"
-    if config_file is None and held.exists():
-        config_file = held
+    is_held = config_file is None and held.exists()
     tables: Tables = {}
-    _put(tables, _tables_in(config_file))
+    _put(tables, _tables_in(held if is_held else config_file))
+    if is_held:
+        tables.get("security", {}).pop("tls", None)
     _put(tables, changes)
     _put(tables, _parsed(settings))
     return RunConfig.from_tables(tables)
@@ -145,7 +149,11 @@ def new_run_dir(wanted: Path | None, stem: str) -> Path:
         free = (RUNS / f"{stem}-{n}" for n in range(1, MAX_RUNS))
         wanted = next(path for path in free if not path.exists())
     path = wanted.absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    try:
+        is_used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise unusable(wanted, error) from error
+    if is_used:
         raise StoreError(
             f"{wanted} exists already.",
             "A second run in it would mix with the first.",
@@ -158,6 +166,15 @@ def new_run_dir(wanted: Path | None, stem: str) -> Path:
             "Choose another last part for --run-dir.",
         )
     return path
+
+
+def unusable(run_dir: Path, error: OSError) -> StoreError:
+    """What to say of a run directory that the system refuses."""
+    return StoreError(
+        f"The run directory {run_dir} cannot be used: {error.strerror}.",
+        "The run could not be kept, so it is not started.",
+        "Choose a directory that can be written, on a disk with space left.",
+    )
 
 
 def _tables_in(path: Path | None) -> Tables:

@@ -10,7 +10,7 @@ import typer
 
 from atoll.cli import options as opt
 from atoll.cli.logs import end_on_sigterm, start_logging
-from atoll.cli.settings import RUNS, config_of, new_run_dir
+from atoll.cli.settings import RUNS, config_of, new_run_dir, unusable
 from atoll.errors import ConfigError
 from atoll.wire.url import DEFAULT_PORT
 
@@ -55,8 +55,10 @@ def syncer(
     changes: dict[str, dict[str, Any]] = {}
     if steps is not None:
         changes["budget"] = {"ticks": steps}
-    if mtls or insecure:
-        changes["security"] = {"mtls": mtls, "tls": not insecure}
+    if insecure:  # a run that asks for certificates refuses this: they would be forgotten for good
+        changes["security"] = {"tls": False}
+    if mtls:
+        changes.setdefault("security", {})["mtls"] = True
     if issue is not None:
         _issue(place, name, issue)
         return
@@ -103,9 +105,12 @@ def _issue(place: Path, run: str | None, learner: str) -> None:
     from atoll.runtime.security.certificates import ServerIdentity
     from atoll.runtime.security.private import write_private
 
-    identity = ServerIdentity.load_or_make(place, run or place.resolve().name)
     path = place / "certificates" / f"{learner}.pem"
-    write_private(path, b"".join(identity.issue(learner)))
+    try:
+        identity = ServerIdentity.load_or_make(place, run or place.resolve().name)
+        write_private(path, b"".join(identity.issue(learner)))
+    except OSError as error:
+        raise unusable(place, error) from error
     typer.echo(f"{path}")
     typer.echo(f"Take it to {learner} over a safe channel; there: atoll join URL --certificate {path.name}")
 

@@ -55,6 +55,7 @@ def train(
 
     [dim]atoll train gemma --learners 4 --speeds 1,1,0.5,1 --kill learner-1@40%[/dim]
     """
+    end_on_sigterm()
     chosen = load_recipe(recipe, size, seed=seed, model=model, data=data)
     paces = parse_speeds(speeds, learners)
     planned = [parse_kill(text, [SYNCER, *learner_names(len(paces))]) for text in kills or ()]
@@ -95,10 +96,9 @@ class Training:
         """Train until the budget is spent; whatever happens, no process is left behind."""
         began_s = time.time()
         self.watch = Watch(self.fleet, self.recipe.unit, began_s)
-        end_on_sigterm()
-        self._say(self.recipe.describe())
-        self._say(f"{_counted(len(self.fleet.speeds))} and a syncer in {self.fleet.run_dir}")
         try:
+            self._say(self.recipe.describe())
+            self._say(f"{_counted(len(self.fleet.speeds))} and a syncer in {self.fleet.run_dir}")
             with self.console.status("importing torch, starting processes ..."):
                 self.fleet.start()
             self._train()

@@ -1,8 +1,9 @@
 """The global model as files that others can load.
 
 Parameters come from the served fragments; float buffers, which stay with the learners, as their
-token-weighted mean. With a transformers model the folder loads with `from_pretrained`; for any other model
-`model.safetensors` is its state dict.
+token-weighted mean. A tied weight stands there under each of its names. Frozen parameters never leave the
+learners, so the files have none: they are named in the answer as `missing`. With a transformers model the
+folder loads with `from_pretrained`; for any other model `model.safetensors` is its state dict.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def mean_buffers(run_dir: Path) -> dict[str, Tensor]:
 
 
 def export_run(run_dir: Path, out: Path, config: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Write the run's newest weights below `out`; `config` is a transformers config to put beside them."""
+    """Write the run's newest weights below `out`; `config` is a transformers config to put beside them.
+
+    The answer counts a tied weight once.
+    """
     view = read_run(run_dir)
     found = view.found()
     if found.fragments is None or view.manifest is None:
@@ -69,7 +73,8 @@ def export_run(run_dir: Path, out: Path, config: Mapping[str, object] | None = N
     try:
         out.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "run": view.run_dir.name, "merges": str(found.state.merges)}
-        safetensors.torch.save_file(tensors, out / "model.safetensors", metadata)
+        named = tensors | _copies(view.manifest, tensors)
+        safetensors.torch.save_file(named, out / "model.safetensors", metadata)
         if config is not None:
             (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -78,5 +83,17 @@ def export_run(run_dir: Path, out: Path, config: Mapping[str, object] | None = N
             "The run itself is untouched.",
             "Choose another folder with --out.",
         ) from error
-    numel = sum(tensor.numel() for tensor in tensors.values())
-    return {"path": str(out), "tensors": len(tensors), "values": numel, "merges": found.state.merges}
+    return {
+        "path": str(out),
+        "tensors": len(tensors),
+        "values": sum(tensor.numel() for tensor in tensors.values()),
+        "merges": found.state.merges,
+        "missing": list(view.manifest.frozen),
+    }
+
+
+def _copies(manifest: Manifest, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tied weights by their other names; the format has no tensors that share memory."""
+    return {
+        alias: tensors[storage.name].clone() for storage in manifest.storages for alias in storage.aliases
+    }

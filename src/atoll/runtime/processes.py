@@ -22,9 +22,11 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -119,6 +121,7 @@ class Fleet:
         """Start the syncer, wait for its URL, start the learners. Raises what keeps it from starting."""
         (self.run_dir / "logs").mkdir(parents=True, exist_ok=True)
         prepare(self.settings)
+        warm_up()
         args = (self.config.to_toml(), str(self.run_dir), 0)
         self.children[SYNCER] = _Child(SYNCER, children.run_syncer, args)
         self._spawn(self.children[SYNCER])
@@ -185,10 +188,12 @@ class Fleet:
     # Inside
 
     def _spawn(self, child: _Child) -> None:
-        child.process = _context().Process(
+        process = _context().Process(
             target=children.enter, args=(child.name, str(self.log_path(child.name)), child.what, child.args)
         )
-        child.process.start()
+        with _undisturbed():
+            process.start()
+            child.process = process
         child.is_down = child.was_killed = False
 
     def _ended(self, child: _Child, code: int, now_s: float) -> None:
@@ -244,6 +249,27 @@ def prepare(settings: Settings) -> None:
     _context().set_forkserver_preload([*PRELOAD, *LIBRARIES[recipe_from(settings).unit]])
 
 
+def warm_up() -> None:
+    """Start the fork server and wait for its imports; a KeyboardInterrupt ends the wait at once.
+
+    Its first child waits for the imports. That child is a thread's, and does nothing: so the wait can be
+    left at any moment, and every later child starts too fast for anybody to wait.
+    """
+    with _undisturbed():
+        resource_tracker.ensure_running()  # first, because it unblocks SIGINT
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the server inherits
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    process = _context().Process(target=_nothing)
+    waiting = threading.Thread(target=process.start, name="atoll-warm-up", daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(0.05)
+    process.join()
+
+
 def in_child(log_path: Path, what: Callable[..., Any], *args: Any) -> Any:
     """The JSON value that `what(*args)` returns in a child of its own, which has torch at hand already.
 
@@ -253,9 +279,10 @@ def in_child(log_path: Path, what: Callable[..., Any], *args: Any) -> Any:
     process = _context().Process(
         target=children.enter, args=(what.__name__, str(log_path), _answer, (theirs, what, args))
     )
-    process.start()
-    theirs.close()
+    with _undisturbed():
+        process.start()
     try:
+        theirs.close()
         answer = json.loads(ours.recv_bytes())
     except EOFError:
         process.join()
@@ -285,6 +312,32 @@ def _answer(pipe: Any, what: Callable[..., Any], args: tuple[Any, ...]) -> None:
 
 
 # Small things
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM back until the end of the block: half a start leaves a child without parent.
+
+    By handler, not by mask: any thread may be the one that gets the signal, and the handler runs in this one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers never run here
+        return
+    kept: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, lambda got, frame: kept.append(got))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if kept:
+            signal.raise_signal(kept[0])
+
+
+def _nothing() -> None:
+    pass
 
 
 def _context() -> ForkServerContext:

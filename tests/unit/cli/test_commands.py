@@ -52,6 +52,13 @@ def test_every_command_explains_itself(command, capsys):
         (["export", "/nowhere"], "no run in"),
         (["syncer", "--listen", "everywhere"], "--listen"),
         (["syncer", "--issue", "learner-1"], "for which run"),
+        (["syncer", "--insecure", "--mtls"], "security.mtls is true"),
+        (["train", "--run-dir", "/dev/null/foo"], "/dev/null/foo cannot be used"),
+        (["syncer", "--run-dir", "/dev/null/foo"], "/dev/null/foo cannot be used"),
+        (
+            ["syncer", "--run-dir", "/dev/null/foo", "--issue", "learner-1"],
+            "cannot be written to /dev/null/foo",
+        ),
     ],
 )
 def test_a_mistake_gets_a_sentence_and_exit_code_2(arguments, words, capsys, tmp_path, monkeypatch):

@@ -103,6 +103,23 @@ def test_a_syncer_goes_on_with_the_settings_of_its_run_unless_told_otherwise(tmp
     assert config_of(tmp_path / "new", None, {}, ()).budget.ticks == 0
 
 
+def test_a_start_without_tls_is_not_remembered(tmp_path):
+    plain = config_of(tmp_path, None, {"security": {"tls": False}}, ())
+    assert not plain.security.tls
+    (tmp_path / "config.toml").write_text(plain.to_toml(), encoding="utf-8")
+    assert config_of(tmp_path, None, {}, ()).security.tls
+    assert not config_of(tmp_path, None, {"security": {"tls": False}}, ()).security.tls
+    assert not config_of(tmp_path, None, {}, ["security.tls=false"]).security.tls
+    assert not config_of(tmp_path, tmp_path / "config.toml", {}, ()).security.tls  # the file was named
+
+
+def test_a_run_that_asks_for_certificates_goes_on_asking(tmp_path):
+    (tmp_path / "config.toml").write_text("[security]\nmtls = true\n", encoding="utf-8")
+    assert config_of(tmp_path, None, {}, ()).security.mtls
+    with pytest.raises(ConfigError, match=r"security\.mtls is true"):
+        config_of(tmp_path, None, {"security": {"tls": False}}, ())
+
+
 def test_a_kill_names_who_and_when():
     assert parse_kill("learner-1@40%", NAMES) == Kill("learner-1", share=0.4)
     assert parse_kill("syncer@12.5s", NAMES) == Kill("syncer", after_s=12.5)

@@ -1,0 +1,50 @@
+"""Ctrl-C and SIGTERM while processes are being started."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from atoll.cli.logs import end_on_sigterm
+from atoll.config import RunConfig
+from atoll.runtime.children import run_syncer
+from atoll.runtime.processes import SYNCER, Fleet, _Child, _undisturbed
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    end_on_sigterm()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_a_start(number):
+    steps = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  (where it is raised is what this is about)
+        with _undisturbed():
+            signal.raise_signal(number)
+            steps.append("started")
+        steps.append("not reached")
+    assert steps == ["started"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)  # as before
+
+
+def test_a_start_without_a_signal_changes_nothing():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with _undisturbed():
+        pass
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_fleet_that_was_interrupted_before_its_first_process_stops(tmp_path):
+    fleet = Fleet(tmp_path, RunConfig(), {}, [1.0])
+    fleet.stop()
+    fleet.children[SYNCER] = _Child(SYNCER, run_syncer, ())
+    fleet.stop()
