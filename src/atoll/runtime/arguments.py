@@ -57,7 +57,7 @@ def what_changed(model: nn.Module, known: list[nn.Parameter]) -> str:
     if not gone and not added:
         return ""
     return (
-        f"parameters were replaced: {gone} that joined are gone or frozen, {added} new ones are not exchanged. "
+        f"parameters were replaced: {gone} that joined are gone or frozen, {added} new ones not exchanged. "
         "Change values in place (copy_, load_state_dict without assign), or join again."
     )
 
