@@ -1,4 +1,7 @@
-"""Many learners on one machine: real processes that train, and many idle ones in few."""
+"""Many learners on one machine: real processes that train, and many idle ones in few.
+
+Slow, so run by command: python -m pytest -m slow tests/integration/test_fleet.py
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ NUM_TRAINING = 16
 NUM_IDLE, NUM_PROCESSES, MAX_BYTES = 200, 4, 2 << 30
 
 
+@pytest.mark.slow
 def test_sixteen_real_processes_train_to_the_end():
     """They start to train together; the run ends once enough was merged."""
     settings = config(
@@ -42,6 +46,7 @@ def test_sixteen_real_processes_train_to_the_end():
     assert all(row["steps"] > 0 for row in status["learner_details"])
 
 
+@pytest.mark.slow
 def test_two_hundred_idle_learners_in_four_processes_join_and_are_shown():
     with atoll.Syncer(config(sync={"heartbeat_s": 1.0})) as syncer:
         share = NUM_IDLE // NUM_PROCESSES
@@ -62,6 +67,7 @@ def test_two_hundred_idle_learners_in_four_processes_join_and_are_shown():
         wait_until(lambda: not syncer._shell.links and not syncer._door.visits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_fleet_that_is_still_starting_is_stopped_without_a_traceback(number, tmp_path):
     """As a terminal does it: Ctrl-C goes to the whole group, so also to the fork server; SIGTERM to one."""
