@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 import atoll
 from tests.integration.conditions import wait_until
 from tests.integration.processes import Child
@@ -27,6 +29,7 @@ def test_a_data_loader_with_forked_workers_feeds_a_learner():
         assert syncer.status()["t"] >= 16
 
 
+@pytest.mark.slow
 def test_forked_children_that_end_in_any_way_do_not_disturb_their_parent():
     with atoll.Syncer(config()) as syncer:
         child = Child("learner_that_forks", syncer.url, syncer.token)
