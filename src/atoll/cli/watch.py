@@ -91,6 +91,11 @@ class Watch:
             self._add_own_news(now_s - self.began_s)
         return is_new
 
+    def trains(self, name: str) -> bool:
+        """Whether a learner takes part in the run by now."""
+        details = self.status.get("learner_details") or ()
+        return any(detail["name"] == name and detail["state"] == "training" for detail in details)
+
     def killed(self, name: str, when: str, now_s: float) -> None:
         """The supervisor has killed somebody on purpose."""
         at_s = now_s - self.began_s
