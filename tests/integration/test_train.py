@@ -80,7 +80,7 @@ def trained(tmp_path_factory) -> tuple[int, dict[str, Any], str]:
     run_dir = tmp_path_factory.mktemp("train") / "reef"
 
     def end_it_when_the_victim_is_back() -> None:
-        wait_until(lambda: trains(run_dir, life=2))
+        wait_until(lambda: trains(run_dir, life=2), timeout=300.0)
         admin = (run_dir / "tokens" / "admin.token").read_text().strip()
         with StatusClient((run_dir / "url").read_text().strip(), admin) as client:
             client.finish("the test has seen enough")
