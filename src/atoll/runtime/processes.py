@@ -1,7 +1,7 @@
 """Real processes on this machine: one syncer and M learners, looked after by the process that started them.
 
 Children come from a fork server that has imported torch and the model's library once, so a learner that was
-killed is back within a second instead of ten. Each child has a process group of its own, so Ctrl-C in a
+killed does not import them again. Each child has a process group of its own, so Ctrl-C in a
 terminal reaches the parent alone, which then stops everybody in order; a log file of its own; one torch
 thread; and an eye on its parent, whose death it does not survive.
 
