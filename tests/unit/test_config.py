@@ -16,11 +16,14 @@ from atoll.config import (
     CodecConfig,
     DataConfig,
     DurabilityConfig,
+    GuardConfig,
+    HealConfig,
     NetworkConfig,
     OuterConfig,
     RunConfig,
     SecurityConfig,
     SyncConfig,
+    TapeConfig,
 )
 from atoll.core.params import SECOND, RunParams
 from atoll.errors import ConfigError
@@ -31,6 +34,9 @@ SECTIONS: dict[str, type[Any]] = {
     "codec": CodecConfig,
     "budget": BudgetConfig,
     "durability": DurabilityConfig,
+    "guard": GuardConfig,
+    "heal": HealConfig,
+    "tape": TapeConfig,
     "security": SecurityConfig,
     "network": NetworkConfig,
     "data": DataConfig,
@@ -49,8 +55,6 @@ EVERYTHING = RunConfig(
         adopt="blend",
         blend_alpha=0.1,
         merge_rule="mean",
-        norm_gate=0.0,
-        max_step_tokens=1 << 20,
         heartbeat_s=0.1,
         alive_s=1 / 3,
         retry_s=1e-3,
@@ -60,9 +64,19 @@ EVERYTHING = RunConfig(
     codec=CodecConfig(up="int4", down="f32", error_feedback=False),
     budget=BudgetConfig(ticks=10, tokens=10**15, drain_s=2.5),
     durability=DurabilityConfig(mode="snapshot", snapshot_every=1, keep="all"),
+    guard=GuardConfig(
+        norm_gate=0.0,
+        on_large="clip",
+        max_share=0.4,
+        max_step_tokens=1 << 20,
+        strikes=0,
+        quarantine_steps=7,
+    ),
+    heal=HealConfig(moments="peer", max_age_steps=0, warmup_steps=9, save_every_steps=0),
+    tape=TapeConfig(keep_offers=True, keep_mb=1),
     security=SecurityConfig(tls=True, mtls=True),
     network=NetworkConfig(data_connections=16, piece_bytes=4096, spool_mb=0, max_learners=8),
-    data=DataConfig(num_shards=12, seed=2**63 - 1),
+    data=DataConfig(num_shards=12, seed=2**63 - 1, hand_on_s=0.5),
 )
 
 
@@ -89,7 +103,14 @@ def test_every_setting_of_the_protocol_reaches_the_params():
         publish_bytes=(6,) * 6,
         full_bytes=(7,) * 6,
         norm_gate=0.0,
+        on_large="clip",
+        max_share=0.4,
         max_step_tokens=1 << 20,
+        strikes=0,
+        quarantine_steps=7,
+        num_shards=12,
+        hand_on_ns=SECOND // 2,
+        donates=True,
         heartbeat_ns=SECOND // 10,
         alive_ns=333_333_333,
         retry_ns=1_000_000,
@@ -149,8 +170,8 @@ def test_diloco_works_with_one_fragment_and_otherwise_defaults():
 
 
 def test_a_whole_number_stands_for_a_float():
-    sync = SyncConfig(heartbeat_s=2, norm_gate=0)
-    assert (sync.heartbeat_s, sync.norm_gate) == (2.0, 0.0)
+    sync = SyncConfig(heartbeat_s=2, live_s=9)
+    assert (sync.heartbeat_s, sync.live_s) == (2.0, 9.0)
     assert isinstance(sync.heartbeat_s, float)
 
 

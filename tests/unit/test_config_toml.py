@@ -120,7 +120,7 @@ def test_an_unknown_section_is_refused_with_the_one_meant():
     assert error.so_what == "It would have no effect, and the run would not be the one described."
     assert error.now_what == (
         "Did you mean codec? "
-        "The sections are sync, outer, codec, budget, durability, security, network, data."
+        "The sections are sync, outer, codec, budget, durability, guard, heal, tape, security, network, data."
     )
 
 

@@ -22,13 +22,17 @@ from atoll.config.run import RunConfig
 from atoll.config.sections import (
     CODECS,
     KEEP_MODES,
+    MOMENTS,
     BudgetConfig,
     CodecConfig,
     DataConfig,
     DurabilityConfig,
+    GuardConfig,
+    HealConfig,
     NetworkConfig,
     OuterConfig,
     SecurityConfig,
+    TapeConfig,
 )
 from atoll.config.sync import MERGE_RULES, SyncConfig
 
@@ -36,13 +40,17 @@ __all__ = [
     "CODECS",
     "KEEP_MODES",
     "MERGE_RULES",
+    "MOMENTS",
     "BudgetConfig",
     "CodecConfig",
     "DataConfig",
     "DurabilityConfig",
+    "GuardConfig",
+    "HealConfig",
     "NetworkConfig",
     "OuterConfig",
     "RunConfig",
     "SecurityConfig",
     "SyncConfig",
+    "TapeConfig",
 ]

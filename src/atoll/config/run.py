@@ -15,9 +15,12 @@ from atoll.config.sections import (
     CodecConfig,
     DataConfig,
     DurabilityConfig,
+    GuardConfig,
+    HealConfig,
     NetworkConfig,
     OuterConfig,
     SecurityConfig,
+    TapeConfig,
 )
 from atoll.config.sync import SyncConfig
 from atoll.core.params import SECOND, RunParams
@@ -43,7 +46,12 @@ class RunConfig:
     """When the run is over."""
     durability: DurabilityConfig = field(default_factory=DurabilityConfig)
     """What a crash of the syncer may cost."""
-
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    """What keeps bad numbers out of the model."""
+    heal: HealConfig = field(default_factory=HealConfig)
+    """How a learner that comes back finds its optimizer again."""
+    tape: TapeConfig = field(default_factory=TapeConfig)
+    """What is kept of the past."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Who is let in, and who may read along."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -103,7 +111,7 @@ class RunConfig:
         full_bytes: tuple[int, ...] = (),
     ) -> RunParams:
         """The numbers the protocol runs on; sizes per fragment come from the model and the codecs."""
-        sync, budget, durability = self.sync, self.budget, self.durability
+        sync, budget, durability, guard = self.sync, self.budget, self.durability, self.guard
         for sizes in filter(None, (fragment_bytes, publish_bytes, full_bytes)):
             if len(sizes) != sync.num_fragments:
                 raise ConfigError(
@@ -128,8 +136,15 @@ class RunConfig:
             fragment_bytes=fragment_bytes,
             publish_bytes=publish_bytes,
             full_bytes=full_bytes,
-            norm_gate=sync.norm_gate,
-            max_step_tokens=sync.max_step_tokens,
+            norm_gate=guard.norm_gate,
+            on_large=guard.on_large,
+            max_share=guard.max_share,
+            max_step_tokens=guard.max_step_tokens,
+            strikes=guard.strikes,
+            quarantine_steps=guard.quarantine_steps,
+            num_shards=self.shards,
+            hand_on_ns=_ns(self.data.hand_on_s),
+            donates=self.heal.moments == "peer",
             heartbeat_ns=_ns(sync.heartbeat_s),
             alive_ns=_ns(sync.alive_s),
             retry_ns=_ns(sync.retry_s),

@@ -9,29 +9,36 @@ from typing import Any, Literal, get_args
 from atoll.config.rules import SHORTEST_S, Rule, check, flag, number, one_of, whole
 from atoll.config.sync import SyncConfig
 from atoll.core import params
-from atoll.core.params import Durability
+from atoll.core.params import Durability, OnLarge
 from atoll.errors import ConfigError
 
 __all__ = [
     "CODECS",
     "KEEP_MODES",
+    "MOMENTS",
     "SECTIONS",
     "BudgetConfig",
     "Codec",
     "CodecConfig",
     "DataConfig",
     "DurabilityConfig",
+    "GuardConfig",
+    "HealConfig",
     "Keep",
+    "Moments",
     "NetworkConfig",
     "OuterConfig",
     "SecurityConfig",
+    "TapeConfig",
 ]
 
 Codec = Literal["f32", "bf16", "int8", "int4", "fp4", "int2"]
 Keep = Literal["recent", "all"]
+Moments = Literal["own", "peer", "fresh"]
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 KEEP_MODES: tuple[Keep, ...] = get_args(Keep)
+MOMENTS: tuple[Moments, ...] = get_args(Moments)
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -95,6 +102,57 @@ class DurabilityConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GuardConfig:
+    """What keeps bad numbers out of the model. Values that are not finite are always rejected."""
+
+    norm_gate: float = 10.0
+    """An offer whose norm exceeds this multiple of the running median is too large; 0 turns it off."""
+    on_large: OnLarge = "reject"
+    """What becomes of an offer that is too large: `reject`, or `clip` it to the largest norm allowed."""
+    max_share: float = 1.0
+    """Largest share of a merge's weight that one learner may have, if others are there; 1 means any."""
+    max_step_tokens: int = 0
+    """An offer with more tokens per step than this is implausible; 0 turns the check off."""
+    strikes: int = 5
+    """Rejected offers, not yet made up for by merged ones, before a learner is quarantined; 0: never."""
+    quarantine_steps: int = 100
+    """How long the offers of a quarantined learner are not asked for, in steps of the fleet."""
+
+    def __post_init__(self) -> None:
+        check("guard", self, _GUARD_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealConfig:
+    """How a learner that comes back finds its optimizer again."""
+
+    moments: Moments = "own"
+    """Where optimizer state comes from: the `own` disk, a healthy `peer` if there is none, or `fresh`."""
+    max_age_steps: int = 1000
+    """Saved optimizer state that lies more ticks back than this is not used."""
+    warmup_steps: int = 50
+    """Steps over which the learning rate rises again after a start with fresh optimizer state."""
+    save_every_steps: int = 100
+    """Steps in which all of the optimizer state is saved once, a fragment at a time; 0 saves none."""
+
+    def __post_init__(self) -> None:
+        check("heal", self, _HEAL_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TapeConfig:
+    """What is kept of the past, so that it can be replayed."""
+
+    keep_offers: bool = False
+    """Whether offers stay on the syncer's disk, so that a replay can recompute the merges themselves."""
+    keep_mb: int = 64
+    """Tape older than the second-newest snapshot is deleted beyond this size, in MiB, unless all is kept."""
+
+    def __post_init__(self) -> None:
+        check("tape", self, _TAPE_RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SecurityConfig:
     """Who is let in, and who may read along."""
 
@@ -138,6 +196,8 @@ class DataConfig:
     """Disjoint parts of the data, one per learner; 0 means `sync.num_learners`, or 64 if that is open."""
     seed: int = 0
     """Decides the order of the data within every shard; the same seed gives the same order."""
+    hand_on_s: float = 600.0
+    """Seconds that a learner may be gone before a newcomer may be given its shard."""
 
     def __post_init__(self) -> None:
         check("data", self, _DATA_RULES)
@@ -162,6 +222,24 @@ _DURABILITY_RULES: Mapping[str, Rule] = {
     "snapshot_every": whole("A restart would find no snapshot to start from.", at_least=1),
     "keep": one_of(KEEP_MODES, "Deltas would be kept or deleted by guess."),
 }
+_GUARD_RULES: Mapping[str, Rule] = {
+    "norm_gate": number("Offers of ordinary size would be rejected.", above=1, or_zero=True),
+    "on_large": one_of(params.ON_LARGE, "Nobody could say what becomes of an offer that is too large."),
+    "max_share": number("No learner could take part in a merge.", above=0, at_most=1),
+    "max_step_tokens": whole("Every offer would be rejected as implausible.", at_least=0),
+    "strikes": whole("Every learner would be quarantined.", at_least=0),
+    "quarantine_steps": whole("A quarantine would be over before it began.", at_least=1),
+}
+_HEAL_RULES: Mapping[str, Rule] = {
+    "moments": one_of(MOMENTS, "A learner that comes back would not know how to go on."),
+    "max_age_steps": whole("No saved state would ever be young enough.", at_least=0),
+    "warmup_steps": whole("The learning rate could not rise.", at_least=0),
+    "save_every_steps": whole("Optimizer state could not be saved.", at_least=0),
+}
+_TAPE_RULES: Mapping[str, Rule] = {
+    "keep_offers": flag,
+    "keep_mb": whole("There would be nothing to replay.", at_least=1),
+}
 _SECURITY_RULES: Mapping[str, Rule] = {"tls": flag, "mtls": flag}
 _NETWORK_RULES: Mapping[str, Rule] = {
     "data_connections": whole(
@@ -178,6 +256,7 @@ _NETWORK_RULES: Mapping[str, Rule] = {
 _DATA_RULES: Mapping[str, Rule] = {
     "num_shards": whole("There would be no data to train on.", at_least=0),
     "seed": whole("It would not fit where seeds are kept.", at_least=0, at_most=2**63 - 1),
+    "hand_on_s": number("Two learners would train on the same shard.", at_least=SHORTEST_S),
 }
 SECTIONS: Mapping[str, type[Any]] = {
     "sync": SyncConfig,
@@ -185,6 +264,9 @@ SECTIONS: Mapping[str, type[Any]] = {
     "codec": CodecConfig,
     "budget": BudgetConfig,
     "durability": DurabilityConfig,
+    "guard": GuardConfig,
+    "heal": HealConfig,
+    "tape": TapeConfig,
     "security": SecurityConfig,
     "network": NetworkConfig,
     "data": DataConfig,

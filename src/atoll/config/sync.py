@@ -43,10 +43,6 @@ class SyncConfig:
     """alpha: share of its own value that a learner keeps when `adopt` is `blend`; 0 is overwrite."""
     merge_rule: MergeRule = "rda"
     """How offers become one: `rda` averages directions and keeps the norm, `mean` averages values."""
-    norm_gate: float = 10.0
-    """An offer whose norm exceeds this multiple of the running median is rejected; 0 turns it off."""
-    max_step_tokens: int = 0
-    """An offer with more tokens per step than this is implausible; 0 turns the check off."""
     heartbeat_s: float = 1.0
     """Seconds between two beats of the syncer, and the longest silence of an idle learner."""
     alive_s: float = 5.0
@@ -116,8 +112,6 @@ _RULES: Mapping[str, Rule] = {
     "adopt": one_of(params.ADOPT_MODES, "Learners would not know how to take in a published fragment."),
     "blend_alpha": number("Learners would not come together.", at_least=0, below=1),
     "merge_rule": one_of(MERGE_RULES, "Offers could not be merged."),
-    "norm_gate": number("Offers of ordinary size would be rejected.", above=1, or_zero=True),
-    "max_step_tokens": whole("Every offer would be rejected as implausible.", at_least=0),
     "heartbeat_s": number("The syncer would beat without pause.", at_least=SHORTEST_S),
     "alive_s": number("No learner would ever count as connected.", at_least=SHORTEST_S),
     "retry_s": number("Requests would be sent again without pause.", at_least=SHORTEST_S),

@@ -9,15 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ADOPT_MODES", "ALGORITHMS", "DURABILITY_MODES", "Adopt", "Algorithm", "Durability", "RunParams"]
+__all__ = [
+    "ADOPT_MODES",
+    "ALGORITHMS",
+    "DURABILITY_MODES",
+    "ON_LARGE",
+    "Adopt",
+    "Algorithm",
+    "Durability",
+    "OnLarge",
+    "RunParams",
+]
 
 Algorithm = Literal["decoupled", "streaming", "diloco"]
 Adopt = Literal["overwrite", "blend", "rebase"]
 Durability = Literal["merge", "cycle", "snapshot"]
+OnLarge = Literal["reject", "clip"]
 
 ALGORITHMS: tuple[Algorithm, ...] = ("decoupled", "streaming", "diloco")
 ADOPT_MODES: tuple[Adopt, ...] = ("overwrite", "blend", "rebase")
 DURABILITY_MODES: tuple[Durability, ...] = ("merge", "cycle", "snapshot")
+ON_LARGE: tuple[OnLarge, ...] = ("reject", "clip")
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -58,9 +70,23 @@ class RunParams:
     full_bytes: tuple[int, ...] = ()
     """Size of each fragment sent whole."""
     norm_gate: float = 10.0
-    """An offer whose norm exceeds this multiple of the running median is rejected; 0 turns it off."""
+    """An offer whose norm exceeds this multiple of the running median is too large; 0 turns it off."""
+    on_large: OnLarge = "reject"
+    """What becomes of such an offer: it is rejected, or scaled down to the largest norm allowed."""
+    max_share: float = 1.0
+    """Largest share of a merge's weight that one learner may have, if others are there."""
     max_step_tokens: int = 0
     """An offer with more tokens per step than this is implausible; 0 turns the check off."""
+    strikes: int = 5
+    """Rejected offers, not yet made up for by merged ones, before a learner is quarantined; 0: never."""
+    quarantine_steps: int = 100
+    """How long a quarantine lasts, in steps of the median learner."""
+    num_shards: int = 64
+    """Shards of the data, each one learner's."""
+    hand_on_ns: int = 600 * SECOND
+    """Absence after which a learner's shard may be given to a newcomer."""
+    donates: bool = False
+    """Whether healthy learners hand their optimizer state to those that have none."""
     heartbeat_ns: int = 1 * SECOND
     """The syncer's beat, and the longest silence of a learner that is not stepping."""
     alive_ns: int = 5 * SECOND

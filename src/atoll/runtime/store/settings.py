@@ -18,7 +18,7 @@ from atoll.runtime.store.files import Files
 __all__ = ["CONFIG", "MAY_CHANGE", "read_settings", "settle"]
 
 CONFIG = "config.toml"
-MAY_CHANGE = ("budget", "network", "security", "durability.keep")
+MAY_CHANGE = ("budget", "network", "security", "tape", "durability.keep")
 """What may differ at a later start: when the run ends, how bytes travel, who is let in, which files stay."""
 
 
