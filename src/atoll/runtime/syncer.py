@@ -159,10 +159,10 @@ class Syncer:
         """The global model now, by parameter name."""
         from atoll.runtime.export import weights_of
 
-        manifest, model = self._shell.manifest, self._shell.model
-        if manifest is None or model is None or not model.states:
+        manifest, work = self._shell.manifest, self._shell.workshop
+        if manifest is None or work is None or not work.model.states:
             raise StoreError("The run has no weights yet.", "No learner has joined.", "Join one first.")
-        return weights_of(manifest, [state.served for state in model.states])
+        return weights_of(manifest, [state.served for state in work.model.states])
 
     def stop(self) -> None:
         """Close everything; what was committed stays. A second call does nothing, nor does one in a child

@@ -17,10 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-import xxhash
-from torch import Tensor
-
 from atoll.config import RunConfig
 from atoll.core import commands as do
 from atoll.core import events as ev
@@ -29,10 +25,7 @@ from atoll.core.params import RunParams
 from atoll.core.records import Record, RoundRecord, SeedRecord
 from atoll.core.syncer import SyncerMachine
 from atoll.errors import StoreError
-from atoll.numerics.codec import codec_for
-from atoll.numerics.global_state import GlobalModel, MergeResult
 from atoll.numerics.manifest import Manifest
-from atoll.numerics.outer import digest
 from atoll.runtime.archive import MAX_CARRIED, Archive
 from atoll.runtime.books import Books
 from atoll.runtime.buffers import BUFFER_LIMIT, LearnerBuffers
@@ -42,6 +35,7 @@ from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.spool import Spool
 from atoll.runtime.store import Found
 from atoll.runtime.worker import Worker
+from atoll.runtime.workshop import Workshop, global_model
 from atoll.tape.entries import SYNCER, Entry
 from atoll.wire import messages as wire
 
@@ -77,7 +71,7 @@ class SyncerShell:
     on_waiting: Callable[[], None]
     on_failed: Callable[[BaseException], None]
     machine: SyncerMachine | None = None
-    model: GlobalModel | None = None
+    workshop: Workshop | None = None
     manifest: Manifest | None = None
     found: Found | None = None
     books: Books = field(init=False)
@@ -85,10 +79,6 @@ class SyncerShell:
     at_the_door: list[tuple[Manifest, Callable[[str], None]]] = field(default_factory=list)
     timers: dict[str, Timer] = field(default_factory=dict)
     lines: list[Entry] = field(default_factory=list)
-    inspected: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
-    """Bodies of a round by name: the very tensors, so that `merge` need not measure them again."""
-    results: dict[tuple[int, int], MergeResult] = field(default_factory=dict)
-    seeds: dict[tuple[str, int], dict[int, Tensor]] = field(default_factory=dict)
     buffers: dict[str, LearnerBuffers] = field(default_factory=dict)
     past_up: int = 0
     past_down: int = 0
@@ -100,12 +90,12 @@ class SyncerShell:
             do.SetTimer: self._set_timer,
             do.Send: self._send,
             do.Load: self._answer_load,
-            do.Inspect: self._inspect,
-            do.Merge: self._merge,
+            do.Inspect: lambda c: self.work.inspect(c),
+            do.Merge: lambda c: self.work.merge(c),
             do.PutDelta: self._put_delta,
             do.Commit: self._commit,
             do.Install: self._install,
-            do.Discard: self._discard,
+            do.Discard: lambda c: self.work.discard(c),
             do.TakeSnapshot: self._take_snapshot,
             do.Note: self._noted,
         }
@@ -126,22 +116,25 @@ class SyncerShell:
             self._boot(found.manifest)
 
     def _boot(self, manifest: Manifest) -> None:
-        codec, outer = self.config.codec, self.config.outer
         self.manifest = manifest
-        self.model = GlobalModel(
-            manifest, codec_for(codec.up), codec_for(codec.down), outer.learning_rate, outer.momentum
-        )
+        model = global_model(manifest, self.config)
+        self.workshop = Workshop(model, self.spool, self.loop, self.compute, self.handle)
         self.machine = SyncerMachine(sizes_of(manifest, self.config))
         self.books.num_params = manifest.numel
         self.handle(ev.Booted(self.loop.now_ns(), self.accepts_loss))
 
     def _answer_load(self, command: do.Load) -> None:
         assert self.found is not None
-        assert self.model is not None
         if self.found.fragments is not None:
-            self.model.restore(self.found.fragments)
+            self.work.model.restore(self.found.fragments)
         state = self.found.state
         self.loop.call(lambda: self.handle(ev.Loaded(self.loop.now_ns(), state)))
+
+    @property
+    def work(self) -> Workshop:
+        """Of the run, whose model must be known."""
+        assert self.workshop is not None
+        return self.workshop
 
     @property
     def params(self) -> RunParams:
@@ -305,7 +298,7 @@ class SyncerShell:
                     return
             case msg.SeedBody():
                 assert content is not None
-                if not self._hold_seed(message, content):
+                if not self.work.hold_seed(machine, message, content):
                     return
             case msg.Hello():
                 self._supersede(link)
@@ -325,36 +318,11 @@ class SyncerShell:
                 older.close("dialled anew")
 
     def _hold_body(self, message: msg.Body, content: memoryview) -> bool:
-        """Keep a body that a round waits for; others, and spoiled ones, are not kept."""
         assert self.machine is not None
-        rnd = self.machine.rounds.open.get(message.fragment)
-        if rnd is None or rnd.number != message.round or message.epoch != self.machine.desk.epoch:
+        if not self.work.hold_body(self.machine, message, content):
             return False
-        if message.name in rnd.bodies or rnd.asked.get(message.name) != message.incarnation:
-            return False
-        if xxhash.xxh3_128_hexdigest(content) != message.digest:
-            log.warning(
-                "the body of %s on fragment %d does not fit its digest", message.name, message.fragment
-            )
-            return False
-        self.spool.hold((message.fragment, message.round, message.name), content)
         self.books.body_bits += 8 * message.num_bytes
-        self.books.body_values += self._numel(message.fragment)
-        return True
-
-    def _numel(self, fragment: int) -> int:
-        assert self.manifest is not None
-        return self.manifest.fragments[fragment].numel
-
-    def _hold_seed(self, message: msg.SeedBody, content: memoryview) -> bool:
-        assert self.machine is not None
-        if self.machine.desk.state.fragments or self.machine.seeding.is_committing:
-            return False
-        values = torch.frombuffer(content, dtype=torch.float32)
-        if digest(values) != message.digest or not bool(torch.isfinite(values).all()):
-            log.warning("the seed of %s on fragment %d is spoiled", message.name, message.fragment)
-            return False
-        self.seeds.setdefault((message.name, message.incarnation), {})[message.fragment] = values
+        self.books.body_values += self.work.numel(message.fragment)
         return True
 
     # Out
@@ -375,70 +343,15 @@ class SyncerShell:
         return next((link.control.peer for link in self.links.get(name, ()) if link.life == life), "")
 
     def _content(self, message: msg.Publish) -> memoryview:
-        assert self.model is not None
         if message.base_version == msg.FULL:
-            return self.model.full_bytes(message.fragment)
+            return self.work.model.full_bytes(message.fragment)
         self.books.publish_bits += 8 * message.num_bytes
-        self.books.publish_values += self._numel(message.fragment)
-        return self.model.update_bytes(message.fragment)
-
-    # Computing
-
-    def _inspect(self, command: do.Inspect) -> None:
-        self.compute.do(self._inspect_now, command)
-
-    def _inspect_now(self, command: do.Inspect) -> None:
-        """Compute's thread."""
-        p, number = command.fragment, command.round
-        assert self.model is not None
-        bodies = {name: self.spool.get((p, number, name)) for name, _ in command.offers}
-        self.inspected[p, number] = bodies
-        results = tuple(self.model.inspect(p, list(bodies.items())))
-        self.loop.call(lambda: self.handle(ev.Inspected(self.loop.now_ns(), p, number, results)))
-
-    def _merge(self, command: do.Merge) -> None:
-        self.compute.do(self._merge_now, command)
-
-    def _merge_now(self, command: do.Merge) -> None:
-        """Compute's thread."""
-        p, number, parts = command.fragment, command.round, command.contributors
-        assert self.model is not None
-        bodies = self.inspected.pop((p, number))
-        result = self.model.merge(p, parts, [bodies[part.name] for part in parts])
-        self.loop.call(self._merged, command, result)
-
-    def _merged(self, command: do.Merge, result: MergeResult) -> None:
-        p, number = command.fragment, command.round
-        self.results[p, number] = result
-        self.handle(
-            ev.Merged(
-                self.loop.now_ns(),
-                p,
-                number,
-                result.delta_digest,
-                result.digest,
-                result.finite,
-                command.contributors,
-            )
-        )
+        self.books.publish_values += self.work.numel(message.fragment)
+        return self.work.model.update_bytes(message.fragment)
 
     def _install(self, command: do.Install) -> None:
-        assert self.model is not None
         assert self.machine is not None
-        if command.fragment >= 0:
-            self.model.install(command.fragment, self.results[command.fragment, command.round])
-            return
-        digests = [fragment.digest for fragment in self.machine.desk.state.fragments]
-        for parts in self.seeds.values():
-            if [digest(parts[p]) if p in parts else "" for p in range(len(digests))] == digests:
-                self.model.start([parts[p] for p in range(len(digests))])
-        self.seeds.clear()
-
-    def _discard(self, command: do.Discard) -> None:
-        p, number = command.fragment, command.round
-        self.spool.drop(lambda key: key[0] == p and key[1] <= number)
-        self.inspected.pop((p, number), None)
-        self.results.pop((p, number), None)
+        self.work.install(command, self.machine.desk.state.fragments)
 
     # Storing
 
@@ -448,14 +361,12 @@ class SyncerShell:
         def then(reason: str) -> None:
             self.handle(ev.DeltaPut(self.loop.now_ns(), p, number, not reason, reason))
 
-        delta = self.results[p, number].delta
+        delta = self.work.results[p, number].delta
         self.archive.put_delta(command.delta_digest, delta, sync=command.sync, then=then)
 
     def _commit(self, command: do.Commit) -> None:
-        record, seed = command.record, None
-        if isinstance(record, SeedRecord):
-            parts = self.seeds[record.source, record.incarnation]
-            seed = [parts[p] for p in range(len(record.digests))]
+        record = command.record
+        seed = self.work.seed_of(record) if isinstance(record, SeedRecord) else None
 
         def then(reason: str) -> None:
             self._committed(command.ticket, record, reason)
@@ -485,10 +396,9 @@ class SyncerShell:
 
     def _take_snapshot(self, command: do.TakeSnapshot) -> None:
         assert self.machine is not None
-        assert self.model is not None
 
         def then(reason: str) -> None:
             self.handle(ev.SnapshotTaken(self.loop.now_ns(), command.merges, not reason, reason))
 
         versions = tuple(fragment.version for fragment in self.machine.desk.state.fragments)
-        self.archive.snapshot(command.merges, versions, list(self.model.states), then)
+        self.archive.snapshot(command.merges, versions, list(self.work.model.states), then)
