@@ -8,6 +8,9 @@ early, as after a power cut, is whole as far as it goes.
 A learner's tape is a file of its own, `TapeFile`. The syncer's blocks stand in the same table inside
 its run.db: `create`, `append` and `read` work on any connection, and `append` leaves the commit to
 the caller, so that lines can share a transaction with the record they led to.
+
+A tape need not begin at the beginning. An image of the machine always begins a block, so a tape can be `cut`
+there: all blocks before go, and the chain that they ended with is kept, so that reading verifies from there.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ import msgspec
 import zstandard
 
 from atoll.errors import TapeError
-from atoll.tape.entries import Entry
+from atoll.tape.entries import Entry, Image
 from atoll.tape.tape import pack, unpack
 
-__all__ = ["TapeFile", "append", "create", "read"]
+__all__ = ["TapeFile", "append", "create", "cut", "read", "size", "starts_at"]
 
 COMPRESSION_LEVEL = 3  # of zstd
 
@@ -36,13 +39,23 @@ class TapeFile:
         self._db = _open(path)
 
     def append(self, entries: list[Entry]) -> None:
-        """Write the entries as one block.
+        """Write the entries, all or none.
 
-        A disk that refuses raises `sqlite3.Error`: the block is then not on the tape, which is as
-        whole as before, and the entries may be given again.
+        A disk that refuses raises `sqlite3.Error`: the entries are then not on the tape, which is as
+        whole as before, and they may be given again.
         """
         with self._db:
             append(self._db, entries)
+
+    def begin_anew(self, entries: list[Entry]) -> None:
+        """Write the entries, the last of which is a learner's image, and cut all before it, at once."""
+        with self._db:
+            append(self._db, entries)
+            cut(self._db, 0)
+
+    def size(self) -> int:
+        """Bytes of content."""
+        return size(self._db)
 
     def read(self) -> Iterator[Entry]:
         """Every entry from the beginning; a damaged block is a `TapeError` that names it."""
@@ -54,41 +67,89 @@ class TapeFile:
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the table of blocks, unless it is there."""
-    columns = "id INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL"
+    """Make the tables, unless they are there."""
+    columns = "id INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL, image INTEGER"
     db.execute(f"CREATE TABLE IF NOT EXISTS blocks ({columns})")
+    db.execute("CREATE TABLE IF NOT EXISTS tape_cut (chain BLOB NOT NULL)")
 
 
 def append(db: sqlite3.Connection, entries: list[Entry]) -> None:
-    """Add the entries as one block, within the caller's transaction; no entries, no block."""
-    if not entries:
-        return
-    lines = msgspec.msgpack.encode([pack(entry) for entry in entries])
-    # A compressor of its own for each block: they are not made to be shared between threads.
-    content = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(lines)
-    # The last link is asked for, not remembered, so that a transaction rolled back leaves no trace.
-    last = db.execute("SELECT chain FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
-    chain = _link(last[0] if last else b"", content)
-    db.execute("INSERT INTO blocks (content, chain) VALUES (?, ?)", (content, chain))
+    """Add the entries within the caller's transaction: one block, and one more from each image on."""
+    first = 0
+    for at in range(1, len(entries) + 1):
+        if at == len(entries) or isinstance(entries[at].item, Image):
+            _append_block(db, entries[first:at])
+            first = at
 
 
 def read(db: sqlite3.Connection) -> Iterator[Entry]:
     """Every entry from the beginning, block by block; a damaged block is a `TapeError` that names it."""
-    number, chain = 0, b""
+    number, chain = 0, None
     try:
         # The casts: a value that somebody replaced with text is damage like any other.
-        rows = db.execute("SELECT id, CAST(content AS BLOB), CAST(chain AS BLOB) FROM blocks ORDER BY id")
-        for number, content, link in rows:
-            chain = _link(chain, content)
+        # One statement, so that blocks and cut are of the same moment.
+        rows = db.execute(
+            "SELECT id, CAST(content AS BLOB), CAST(chain AS BLOB), image,"
+            " (SELECT CAST(chain AS BLOB) FROM tape_cut) FROM blocks ORDER BY id"
+        )
+        for number, content, link, image, before in rows:
+            chain = _link(before or b"" if chain is None else chain, content)
             if chain != link:
                 raise TapeError(
                     f"Block {number} of the tape does not fit the digest chain.",
                     "This block, or one before it, was changed, lost or moved after it was written.",
                     f"Trust the blocks before {number} only, or restore the tape from a copy.",
                 )
-            yield from _entries(number, content)
+            entries = _entries(number, content)
+            if image != _image_of(entries):
+                raise _unreadable(number, "it does not begin with the image that it is said to begin with")
+            yield from entries
     except sqlite3.Error as error:
         raise _unreadable(number + 1, error) from error
+
+
+def cut(db: sqlite3.Connection, merges: int) -> bool:
+    """Let the tape begin at the newest image with so many merges, within the caller's transaction.
+
+    False, and nothing is cut, if there is no such image.
+    """
+    (first,) = db.execute("SELECT max(id) FROM blocks WHERE image = ?", (merges,)).fetchone()
+    if first is None:
+        return False
+    last = db.execute("SELECT chain FROM blocks WHERE id < ? ORDER BY id DESC LIMIT 1", (first,)).fetchone()
+    if last is not None:
+        db.execute("DELETE FROM tape_cut")
+        db.execute("INSERT INTO tape_cut (chain) VALUES (?)", last)
+        db.execute("DELETE FROM blocks WHERE id < ?", (first,))
+    return True
+
+
+def size(db: sqlite3.Connection) -> int:
+    """Bytes of content, compressed as they are."""
+    (num_bytes,) = db.execute("SELECT coalesce(sum(length(content)), 0) FROM blocks").fetchone()
+    return int(num_bytes)
+
+
+def starts_at(db: sqlite3.Connection) -> int | None:
+    """The merges of the image that the tape begins with; None if it begins at the beginning."""
+    first = db.execute("SELECT image FROM blocks ORDER BY id LIMIT 1").fetchone()
+    return None if first is None else first[0]
+
+
+def _append_block(db: sqlite3.Connection, entries: list[Entry]) -> None:
+    lines = msgspec.msgpack.encode([pack(entry) for entry in entries])
+    # A compressor of its own for each block: they are not made to be shared between threads.
+    content = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(lines)
+    # The last link is asked for, not remembered, so that a transaction rolled back leaves no trace.
+    last = db.execute("SELECT chain FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
+    chain = _link(last[0] if last else b"", content)
+    row = (content, chain, _image_of(entries))
+    db.execute("INSERT INTO blocks (content, chain, image) VALUES (?, ?, ?)", row)
+
+
+def _image_of(entries: list[Entry]) -> int | None:
+    first = entries[0].item if entries else None
+    return first.merges if isinstance(first, Image) else None
 
 
 def _open(path: str | os.PathLike[str]) -> sqlite3.Connection:

@@ -2,7 +2,8 @@
 
 A machine's own tape holds its events and commands. A simulated run has one tape for all machines,
 and on it the disk and the simulated models testify too: `Stored` is written at the commit point
-itself, `Truth` says what a merge really contained, `Fault` what was done to the run.
+itself, `Truth` says what a merge really contained, `Fault` what was done to the run. An `Image` is the whole
+state of a machine: a tape that was cut begins with one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from atoll.core.commands import Command
 from atoll.core.events import Event
 from atoll.core.records import Record
 
-__all__ = ["SYNCER", "Content", "Entry", "Fault", "Item", "Milestone", "Stored", "Truth", "item_type"]
+__all__ = [
+    "SYNCER",
+    "Content",
+    "Entry",
+    "Fault",
+    "Image",
+    "Item",
+    "Milestone",
+    "Stored",
+    "Truth",
+    "item_type",
+]
 
 SYNCER = "syncer"
 """The syncer's name on a tape; learners stand there as name#life."""
@@ -65,7 +77,16 @@ class Milestone:
     name: str
 
 
-Item: TypeAlias = Event | Command | Stored | Truth | Fault | Milestone
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The state of its actor's machine after all lines above; `tape.image` makes and reads the content."""
+
+    merges: int
+    """Merges in the syncer's state; 0 on a learner's tape."""
+    content: bytes
+
+
+Item: TypeAlias = Event | Command | Stored | Truth | Fault | Milestone | Image
 
 
 class Entry(NamedTuple):
@@ -81,7 +102,7 @@ _TYPES: dict[str, type] = {
     for module in (commands, events, messages, records)
     for name, value in vars(module).items()
     if isinstance(value, type)
-} | {cls.__name__: cls for cls in (Stored, Truth, Fault, Milestone, Content)}
+} | {cls.__name__: cls for cls in (Stored, Truth, Fault, Milestone, Content, Image)}
 
 
 def item_type(name: str) -> type[Any]:

@@ -16,7 +16,7 @@ from atoll.core import messages as msg
 from atoll.errors import TapeError
 from atoll.runtime import tape_file
 from atoll.runtime.tape_file import TapeFile
-from atoll.tape.entries import Entry, Fault, Milestone
+from atoll.tape.entries import Entry, Fault, Image, Milestone
 
 BLOCKS = [
     [Entry(1, "a#1", Milestone("faults")), Entry(2, "a#1", Fault("kill", "b", "at 40 %"))],
@@ -160,6 +160,108 @@ def test_a_block_that_the_disk_refuses_leaves_the_tape_whole(path: Path):
     change(path, "DROP TRIGGER full")
     tape.append(BLOCKS[0])
     assert list(tape.read()) == ENTRIES + BLOCKS[0]
+    tape.close()
+
+
+# Beginning in the middle
+
+
+def image(merges: int) -> Entry:
+    return Entry(9, "syncer", Image(merges, b"the state after so many merges"))
+
+
+@pytest.fixture
+def db() -> sqlite3.Connection:
+    """A tape with an image after each of its three blocks; two are of the same merges."""
+    db = sqlite3.connect(":memory:")
+    tape_file.create(db)
+    for block, merges in zip(BLOCKS, (50, 100, 100), strict=True):
+        tape_file.append(db, [*block, image(merges)])
+    return db
+
+
+def test_an_image_begins_a_block(db: sqlite3.Connection):
+    tape_file.append(db, [image(150), *BLOCKS[0], *BLOCKS[1], image(200), *BLOCKS[2]])
+    images = [image for (image,) in db.execute("SELECT image FROM blocks ORDER BY id")]
+    assert images == [None, 50, None, 100, None, 100, 150, 200]
+
+
+def test_a_tape_is_cut_at_the_newest_image_of_so_many_merges_and_goes_on(db: sqlite3.Connection):
+    assert tape_file.starts_at(db) is None
+    assert tape_file.cut(db, 50)
+    assert tape_file.starts_at(db) == 50
+    assert list(tape_file.read(db)) == [image(50), *BLOCKS[1], image(100), *BLOCKS[2], image(100)]
+    assert tape_file.cut(db, 100)
+    tape_file.append(db, BLOCKS[0])
+    assert tape_file.starts_at(db) == 100
+    assert list(tape_file.read(db)) == [image(100), *BLOCKS[0]]
+
+
+def test_what_begins_there_already_is_not_cut_again(db: sqlite3.Connection):
+    assert tape_file.cut(db, 50)
+    before = list(tape_file.read(db))
+    assert tape_file.cut(db, 50)
+    assert list(tape_file.read(db)) == before
+
+
+def test_without_such_an_image_nothing_is_cut(db: sqlite3.Connection):
+    before = list(tape_file.read(db))
+    assert not tape_file.cut(db, 51)
+    assert list(tape_file.read(db)) == before
+
+
+def test_a_cut_shares_the_fate_of_its_transaction(db: sqlite3.Connection):
+    db.commit()
+    before = list(tape_file.read(db))
+    tape_file.cut(db, 100)
+    db.rollback()
+    assert list(tape_file.read(db)) == before
+
+
+def test_the_size_is_that_of_the_blocks_left(db: sqlite3.Connection):
+    whole = tape_file.size(db)
+    tape_file.cut(db, 100)
+    (left,) = db.execute("SELECT sum(length(content)) FROM blocks").fetchone()
+    assert 0 < tape_file.size(db) == left < whole
+
+
+def test_an_empty_tape_has_no_size_and_no_start(tmp_path: Path):
+    tape = TapeFile(tmp_path / "tape.db")
+    assert tape.size() == 0
+    tape.close()
+    assert tape_file.starts_at(sqlite3.connect(tmp_path / "tape.db")) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "block"),
+    [
+        ("DELETE FROM tape_cut", 4),
+        ("UPDATE tape_cut SET chain = zeroblob(16)", 4),
+        ("DELETE FROM blocks WHERE id = 4", 5),
+    ],
+)
+def test_a_cut_tape_verifies_from_its_beginning(db: sqlite3.Connection, statement: str, block: int):
+    db.execute("DELETE FROM blocks WHERE id > 5")
+    assert tape_file.cut(db, 100)
+    assert list(tape_file.read(db)) == [image(100), *BLOCKS[2]]
+    db.execute(statement)
+    with pytest.raises(TapeError, match=f"Block {block} of the tape does not fit the digest chain"):
+        list(tape_file.read(db))
+
+
+@pytest.mark.parametrize("statement", ["image = 101 WHERE id = 4", "image = 5 WHERE id = 3", "image = NULL"])
+def test_a_block_that_is_said_to_begin_with_another_image_is_damaged(db: sqlite3.Connection, statement: str):
+    db.execute(f"UPDATE blocks SET {statement}")
+    with pytest.raises(TapeError, match="does not begin with the image"):
+        list(tape_file.read(db))
+
+
+def test_a_tape_of_a_file_begins_anew(path: Path):
+    tape = TapeFile(path)
+    tape.append([*BLOCKS[0], image(0), *BLOCKS[1]])
+    tape.begin_anew([*BLOCKS[2], image(0)])
+    tape.append(BLOCKS[0])
+    assert list(tape.read()) == [image(0), *BLOCKS[0]]
     tape.close()
 
 
