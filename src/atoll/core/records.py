@@ -27,6 +27,7 @@ __all__ = [
     "fold",
     "history",
     "recover",
+    "version_in",
 ]
 
 
@@ -228,34 +229,47 @@ MAX_LIVES = 64
 """Lives of one name that are remembered, so that a late hello of one of them fences nobody."""
 
 
-def history(records: Iterable[Record]) -> dict[int, list[RoundRecord]]:
-    """Fragment -> the records of its versions 1, 2, ... that still count."""
+def history(records: Iterable[Record], base: StoredState | None = None) -> dict[int, list[RoundRecord]]:
+    """Fragment -> the records of its versions that still count, from the first one after `base` on.
+
+    `base` is the fold of the records before these; without it they are all there are, from version 1.
+    """
     chains: dict[int, list[RoundRecord]] = {}
     for record in records:
         if isinstance(record, RoundRecord):
             chains.setdefault(record.fragment, []).append(record)
         elif isinstance(record, EpochRecord):
             for rollback in record.rollbacks:
-                del chains[rollback.fragment][rollback.to_version :]
+                first = version_in(base, rollback.fragment)
+                del chains.get(rollback.fragment, [])[rollback.to_version - first :]
     return chains
 
 
-def recover(records: Sequence[Record], intact: Callable[[RoundRecord], bool]) -> StoredState:
+def version_in(base: StoredState | None, fragment: int) -> int:
+    """The version of a fragment in a base; 0 if there is none, because everything begins with that."""
+    return base.fragments[fragment].version if base is not None else 0
+
+
+def recover(
+    records: Sequence[Record], intact: Callable[[RoundRecord], bool], base: StoredState | None = None
+) -> StoredState:
     """Fold what the store holds and name the versions whose deltas cannot be read.
 
     `intact` says whether the delta of a record is readable with the right digest, or is not
     needed because a verified snapshot lies at or after its version. The state returned is the
     fold of all the records; its `rollbacks` take effect with the next epoch record.
     """
-    state = fold(records)
+    state = fold(records, base)
     seeds = next((record.digests for record in records if isinstance(record, SeedRecord)), ())
     rollbacks = []
-    for p, chain in sorted(history(records).items()):
+    for p, chain in sorted(history(records, base).items()):
         keep = next((i for i, record in enumerate(chain) if not intact(record)), len(chain))
         if keep < len(chain):
-            digests = ["", seeds[p], *(record.digest for record in chain)]
+            first = base.fragments[p] if base is not None else StoredFragment(0, seeds[p], "")
+            digests = [first.previous_digest, first.digest, *(record.digest for record in chain)]
             voided = tuple(part for record in chain[keep:] for part in record.contributors)
-            rollbacks.append(Rollback(p, len(chain), keep, digests[keep + 1], digests[keep], voided))
+            versions = first.version + len(chain), first.version + keep
+            rollbacks.append(Rollback(p, *versions, digests[keep + 1], digests[keep], voided))
     state.rollbacks = tuple(rollbacks)
     state.problems = tuple(
         f"fragment {r.fragment}: the delta of version {r.to_version + 1} is torn or missing, "
@@ -265,9 +279,9 @@ def recover(records: Sequence[Record], intact: Callable[[RoundRecord], bool]) ->
     return state
 
 
-def fold(records: Iterable[Record]) -> StoredState:
-    """The state that a sequence of committed records amounts to."""
-    state = StoredState()
+def fold(records: Iterable[Record], base: StoredState | None = None) -> StoredState:
+    """The state that a sequence of committed records amounts to; `base` is the fold of those before them."""
+    state = base.copy() if base is not None else StoredState()
     for record in records:
         state.apply(record)
     return state
