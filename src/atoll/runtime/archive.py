@@ -16,6 +16,7 @@ from atoll.core.records import Record
 from atoll.errors import AtollError
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import OuterState
+from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop
 from atoll.runtime.store import Found, Store
 from atoll.runtime.worker import Worker
@@ -108,6 +109,7 @@ class Archive:
         self, merges: int, versions: tuple[int, ...], states: list[OuterState], then: Answer
     ) -> None:
         prepared = self.store.write_snapshot(merges, versions, states)
+        reach("S12")
         register = self.store.register_snapshot
         self.storing.do(self._answer, then, lambda: prepared.reason or register(prepared))
 

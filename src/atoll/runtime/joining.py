@@ -32,6 +32,7 @@ from atoll.numerics.partition import partition
 from atoll.numerics.replica import Replica
 from atoll.runtime import found
 from atoll.runtime.arguments import check_arguments
+from atoll.runtime.failpoints import reach
 from atoll.runtime.goodbye import say_goodbye_at_exit
 from atoll.runtime.learner import Learner, Schedule, check_name
 from atoll.runtime.learner_shell import LearnerShell
@@ -186,6 +187,7 @@ class _Joining:
             self.learner.on_left.append(lock.close)
         self.loop.call(self.learner._housekeep)
         say_goodbye_at_exit(self.learner)
+        reach("L4")
         return self.learner
 
     def _events(self) -> Events:
@@ -267,6 +269,7 @@ class _Joining:
             tape=tape,
         )
         self.learner._cursor = json.dumps(_saved_cursor(self.state_dir))
+        reach("L0")
         self.shell.start(self.name, self.identity.key_id, life)
 
     def _message(self, message: wire.Message, content: memoryview | None) -> None:

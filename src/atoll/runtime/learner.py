@@ -33,6 +33,7 @@ from atoll.numerics.partition import float_buffers
 from atoll.recipes import Shard
 from atoll.runtime.arguments import what_changed
 from atoll.runtime.buffers import BUFFER_LIMIT, in_groups
+from atoll.runtime.failpoints import reach
 from atoll.runtime.learner_shell import LearnerShell, bytes_of
 from atoll.runtime.loop import Loop
 from atoll.runtime.stopwatch import Stopwatch, percentile, process_cpu_ns
@@ -249,6 +250,7 @@ class Learner:
                     self.shell.leave()
                 finally:
                     self.shell.lock.release()
+            reach("L13")
             self._settle_down(timeout_s)
             for what in self.on_left:
                 what()
@@ -383,6 +385,7 @@ class Learner:
             part = path.with_suffix(".part")
             try:
                 part.write_text(self._cursor, encoding="utf-8")
+                reach("L12")
                 os.replace(part, path)
             except OSError as error:
                 log.warning("%s: the data cursor could not be saved: %s", self.name, error.strerror)

@@ -28,6 +28,7 @@ from atoll.core.learner import LearnerMachine
 from atoll.core.params import RunParams
 from atoll.numerics.outer import digest
 from atoll.numerics.replica import Pending, Replica
+from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.worker import Worker
 from atoll.tape.entries import Entry
@@ -133,6 +134,7 @@ class LearnerShell:
         """Begin the machine's life."""
         self.actor = f"{name}#{life:012x}"
         self.handle(ev.Started, name, key, life)
+        self.loop.call(reach, "L1")  # after the hello
 
     def deliver(self, message: msg.FromSyncer, content: memoryview | None) -> None:
         """A message from the syncer, whole."""
@@ -140,6 +142,10 @@ class LearnerShell:
             self.content = content
             self._handle(ev.Received(self.loop.now_ns(), message))
             self.content = None
+        if isinstance(message, msg.Welcome):
+            reach("L2")
+        elif isinstance(message, msg.Publish) and message.base_version == msg.FULL:
+            reach("L3")
         if isinstance(message, msg.Publish) and message.verdict == "rejected":
             self.num_rejected += 1
             self.rejection = f"an offer on fragment {message.fragment} was rejected: {message.reason}"
@@ -187,10 +193,12 @@ class LearnerShell:
             self.tell(message)
 
     def _snapshot(self, command: do.Snapshot) -> None:
+        reach("L5")
         self.pending[command.fragment] = self.replica.snapshot(command.fragment)
         self.num_offers += 1
 
     def _queue_encode(self, command: do.Encode) -> None:
+        self.loop.call(reach, "L6")  # after the header, before the body
         self.worker.do(self._encode, command, self.pending[command.fragment])
 
     def _encode(self, command: do.Encode, pending: Pending) -> None:
@@ -229,6 +237,7 @@ class LearnerShell:
             if ok and staged is not None:
                 self.replica.put_staged(p, staged, cargo)
             self._handle(ev.Staged(self.loop.now_ns(), p, publish.version, publish.digest, ok))
+        reach("L10")
 
     def _next_base(self, p: int, newest: Tensor | None, content: memoryview) -> Tensor:
         body = torch.frombuffer(content, dtype=torch.uint8)
@@ -238,6 +247,7 @@ class LearnerShell:
 
     def _adopt(self, command: do.Adopt) -> None:
         self.replica.adopt(command.fragment, command.merged, reset=command.reset)
+        reach("L11")
         self.num_adopted += 1
         self.seeds.clear()  # the run has gone on from version 0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from atoll.core import messages as msg
 from atoll.errors import WireError
 from atoll.runtime.connection import Connection, Handlers, Outgoing
+from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop
 from atoll.runtime.outbox import Outbox
 from atoll.wire import messages as wire
@@ -64,7 +65,7 @@ class Link:
     def attach(self, connection: Connection) -> None:
         """Another data connection."""
         connection.handlers = Handlers(
-            lambda connection: None, self._data_frame, self._data_closed, lambda _: self.outbox.feed()
+            lambda connection: None, self._data_frame, self._data_closed, lambda _: self._feed()
         )
         self.data.append(connection)
         connection.wake()
@@ -94,6 +95,13 @@ class Link:
         for connection in list(self.data):
             if not self.outbox.is_empty:  # most publishes are one piece
                 connection.wake()
+
+    def _feed(self) -> Outgoing | None:
+        begun = self.outbox.current
+        piece = self.outbox.feed()
+        if begun is not None and self.outbox.current is begun:
+            reach("S10")
+        return piece
 
     def ask_who(self, epoch: int) -> None:
         """A life that dialled anew may not know that, and goes on as if nothing had happened: it has to say

@@ -30,6 +30,7 @@ from atoll.errors import StoreError
 from atoll.runtime import bookkeeping, found
 from atoll.runtime.archive import Archive
 from atoll.runtime.door import Door
+from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop
 from atoll.runtime.security.certificates import ServerIdentity
 from atoll.runtime.security.tls import server_context
@@ -99,7 +100,9 @@ class Syncer:
                 "One object is one life of a syncer.",
                 "Make another Syncer with the same run_dir.",
             )
+        reach("S0")
         store = self._open_store()
+        reach("S1")
         try:
             self._identity = ServerIdentity.load_or_make(self.run_dir, self.name)
             self._tokens = Tokens.load_or_make(self.run_dir)

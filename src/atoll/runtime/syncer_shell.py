@@ -22,13 +22,14 @@ from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.params import RunParams
-from atoll.core.records import Record, RoundRecord, SeedRecord
+from atoll.core.records import EpochRecord, MemberRecord, Record, RoundRecord, SeedRecord
 from atoll.core.syncer import SyncerMachine
 from atoll.errors import StoreError
 from atoll.numerics.manifest import Manifest
 from atoll.runtime.archive import MAX_CARRIED, Archive
 from atoll.runtime.books import Books
 from atoll.runtime.buffers import BUFFER_LIMIT, LearnerBuffers
+from atoll.runtime.failpoints import reach
 from atoll.runtime.joining import sizes_of
 from atoll.runtime.links import Link
 from atoll.runtime.loop import Loop, Timer
@@ -46,6 +47,8 @@ log = logging.getLogger("atoll")
 FLUSH_NS = 1_000_000_000
 SILENT_TIMES = 8.0
 """A link is closed after this many times `sync.alive_s` of silence."""
+DURABLE: dict[type, str] = {EpochRecord: "S2", MemberRecord: "S3", RoundRecord: "S9"}
+"""Failpoints: a record is on disk, and nobody has heard of it."""
 LEVELS = {
     "damage": logging.WARNING,
     "store": logging.WARNING,
@@ -333,6 +336,8 @@ class SyncerShell:
             assert self.machine is not None
             address = self._address(command.name, message.life)
             self.books.admitted(command.name, message.incarnation, message.shard, address, self.loop.now_ns())
+        elif isinstance(message, msg.Ask):
+            reach("S5")
         content = self._content(message) if isinstance(message, msg.Publish) else None
         for link in list(self.links.get(command.name, ())):
             life = getattr(message, "life", None)
@@ -359,6 +364,7 @@ class SyncerShell:
         p, number = command.fragment, command.round
 
         def then(reason: str) -> None:
+            reach("S8")
             self.handle(ev.DeltaPut(self.loop.now_ns(), p, number, not reason, reason))
 
         delta = self.work.results[p, number].delta
@@ -375,6 +381,8 @@ class SyncerShell:
 
     def _committed(self, ticket: int, record: Record, reason: str) -> None:
         assert self.machine is not None
+        if not reason:
+            reach(DURABLE.get(type(record), ""))
         if not reason and isinstance(record, RoundRecord):
             self.books.committed(record)
         was_active = self.machine.is_active

@@ -24,6 +24,7 @@ from importlib import metadata
 from atoll.core import messages as msg
 from atoll.errors import AtollError, JoinError
 from atoll.runtime.connection import Connection, Handlers, Outgoing
+from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.outbox import Outbox
 from atoll.runtime.refusals import why_hopeless
@@ -303,6 +304,8 @@ class Uplink:
             if whole is not None:
                 self.assembly.forget(lambda message: message is whole[0])  # if it was no use, it comes again
                 self.events.message(whole[0], whole[1])
+            else:
+                reach("L9")
             return
         message = wire.decode(frame.kind, frame.body)
         if isinstance(message, wire.Attached):
@@ -325,7 +328,10 @@ class Uplink:
     def _feed(self, connection: Connection) -> Outgoing | None:
         if connection not in self.attached:
             return None
+        begun = self.outbox.current
         piece = self.outbox.feed()
+        if isinstance(begun, msg.Body):
+            reach("L7" if self.outbox.current is begun else "L8")
         if piece is not None and self.outbox.current is not None:
             end = connection.num_sent + sum(len(part) for part in piece.parts)
             self.carried[connection, self.outbox.current] = end

@@ -25,6 +25,7 @@ from atoll.numerics.codec import codec_for
 from atoll.numerics.global_state import GlobalModel, MergeResult
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import digest
+from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop
 from atoll.runtime.spool import Spool
 from atoll.runtime.worker import Worker
@@ -75,6 +76,8 @@ class Workshop:
             )
             return False
         self.spool.hold((message.fragment, message.round, message.name), content)
+        if not rnd.bodies:
+            reach("S6")
         return True
 
     def hold_seed(self, machine: SyncerMachine, message: msg.SeedBody, content: memoryview) -> bool:
@@ -86,6 +89,7 @@ class Workshop:
             log.warning("the seed of %s on fragment %d is spoiled", message.name, message.fragment)
             return False
         self.seeds.setdefault((message.name, message.incarnation), {})[message.fragment] = values
+        reach("S4")
         return True
 
     def seed_of(self, record: SeedRecord) -> list[Tensor]:
@@ -121,6 +125,7 @@ class Workshop:
     def _merged(self, command: do.Merge, result: MergeResult) -> None:
         p, number, parts = command.fragment, command.round, command.contributors
         self.results[p, number] = result
+        reach("S7")
         now_ns = self.loop.now_ns()
         self.handle(ev.Merged(now_ns, p, number, result.delta_digest, result.digest, result.finite, parts))
 

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from atoll.numerics.outer import OuterState, digest
+from atoll.runtime.failpoints import reach
 from atoll.runtime.store.files import Files, reason_of
 from atoll.runtime.store.interface import PreparedSnapshot
 from atoll.runtime.store.tensors import read_tensors, tensor_parts
@@ -119,6 +120,7 @@ def _write_parts(
     for p, (version, state) in enumerate(zip(versions, states, strict=True)):
         tensors = {name: getattr(state, name) for name in TENSORS}
         files.write(folder / f"{p}.safetensors", tensor_parts(tensors), sync=True)
+        reach("S11")
         listed.append({"version": version} | {name: digest(tensor) for name, tensor in tensors.items()})
     text = json.dumps({"merges": merges, "fragments": listed}, indent=1).encode()
     files.write(folder / CONTENTS, [text], sync=True)
