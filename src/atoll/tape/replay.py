@@ -1,7 +1,8 @@
 """Replay: give a machine its past events again and see whether it decides the same.
 
 A tape may hold many lives: each boot of the syncer and each life of a learner is a machine of its
-own, begun by its first event and ended by the next one's. Commands must come back one for one.
+own, begun by its first event and ended by the next one's. Commands must come back one for one. A
+tape that was cut begins with the image of a machine, which goes on from there.
 
 A tape on disk holds no commands: they follow from the events, so `expand` makes them again.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from atoll.core import events as ev
 from atoll.core.commands import Command, SetTimer
@@ -18,11 +18,10 @@ from atoll.core.events import Event
 from atoll.core.learner import LearnerMachine
 from atoll.core.params import RunParams
 from atoll.core.syncer import SyncerMachine
-from atoll.tape.entries import Entry, Item
+from atoll.tape.entries import Entry, Image, Item
+from atoll.tape.image import Machine, machine_from
 
 __all__ = ["Replay", "expand", "replay"]
-
-Machine: TypeAlias = LearnerMachine | SyncerMachine
 
 
 @dataclass(slots=True)
@@ -49,12 +48,11 @@ def replay(entries: Iterable[Entry], params: RunParams) -> Replay:
     machines: dict[str, Machine] = {}
     expected: dict[str, list[Command]] = {}
     for number, (_, actor, item) in enumerate(entries):
-        if isinstance(item, ev.Booted | ev.Started):
-            machines[actor] = _begin(item, params)
-            expected[actor] = []
-        machine = machines.get(actor)
+        machine = _machine(item, machines.get(actor), params)
         if machine is None:
             continue
+        if machine is not machines.get(actor):
+            machines[actor], expected[actor] = machine, []
         if _is_event(item):
             if expected[actor]:
                 result.problems.append(f"line {number}: {actor} now also commands {expected[actor][0]}")
@@ -74,23 +72,33 @@ def replay(entries: Iterable[Entry], params: RunParams) -> Replay:
 def expand(entries: Iterable[Entry], params: RunParams) -> Iterator[Entry]:
     """The same tape with every machine's commands behind the events that lead to them.
 
-    What stands before the first event of a machine's life, or is no event, passes through as it is.
+    A machine's life begins with its first event, or with its image if the tape was cut. What stands before
+    that, or is no event, passes through as it is.
     """
     machines: dict[str, Machine] = {}
     for entry in entries:
         yield entry
         at_ns, actor, item = entry
-        if isinstance(item, ev.Booted | ev.Started):
-            machines[actor] = _begin(item, params)
-        machine = machines.get(actor)
-        if machine is not None and _is_event(item):
+        machine = _machine(item, machines.get(actor), params)
+        if machine is None:
+            continue
+        machines[actor] = machine
+        if _is_event(item):
             event: Event = item  # type: ignore[assignment]  # told by its module
             for command in machine.handle(event):
                 yield Entry(at_ns, actor, command)
 
 
-def _begin(event: ev.Booted | ev.Started, params: RunParams) -> Machine:
-    return SyncerMachine(params) if isinstance(event, ev.Booted) else LearnerMachine(params)
+def _machine(item: Item, current: Machine | None, params: RunParams) -> Machine | None:
+    """The machine that a line is for: a new one, one that goes on from an image, or the one before."""
+    match item:
+        case ev.Booted():
+            return SyncerMachine(params)
+        case ev.Started():
+            return LearnerMachine(params)
+        case Image() if current is None:
+            return machine_from(item.content)
+    return current
 
 
 def _is_event(item: Item) -> bool:

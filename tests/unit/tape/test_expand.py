@@ -10,10 +10,13 @@ from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.commands import Command
+from atoll.core.learner import LearnerMachine
 from atoll.core.params import RunParams
+from atoll.core.syncer import SyncerMachine
 from atoll.invariants import check
 from atoll.sim.world import World, draw_scenario
-from atoll.tape.entries import SYNCER, Entry, Stored
+from atoll.tape.entries import SYNCER, Entry, Image, Stored
+from atoll.tape.image import image_of, machine_from
 from atoll.tape.replay import expand
 
 COMMANDS = get_args(Command)
@@ -80,3 +83,53 @@ def test_each_boot_and_each_life_is_a_machine_of_its_own():
 def test_lines_before_a_machine_began_pass_through():
     line = Entry(1, "a#1", ev.TimerFired(1, "pulse"))
     assert list(expand([line], RunParams())) == [line]
+
+
+# Tapes that begin with an image
+
+
+def with_images(entries, params):
+    """The lines without commands, and an image of every machine in the middle."""
+    machines, lines = {}, []
+    for number, entry in enumerate(entries):
+        lines.append(entry)
+        if isinstance(entry.item, ev.Booted | ev.Started):
+            machines[entry.actor] = (SyncerMachine if entry.actor == SYNCER else LearnerMachine)(params)
+        if type(entry.item).__module__ == ev.__name__:
+            machines[entry.actor].handle(entry.item)
+        if number == len(entries) // 2:
+            images = [Entry(entry.at_ns, actor, Image(0, image_of(m))) for actor, m in machines.items()]
+            lines += images
+    return lines, lines.index(images[0])
+
+
+def test_a_tape_that_begins_with_images_goes_on_as_the_whole_one_does(world):
+    params = world.scenario.params
+    bare = [entry for entry in world.tape if not isinstance(entry.item, COMMANDS)]
+    lines, middle = with_images(bare, params)
+    whole = list(expand(lines, params))
+    cut = list(expand(lines[middle:], params))
+    assert len(cut) > len(whole) // 4
+    assert cut == whole[len(whole) - len(cut) :]
+
+
+def test_an_image_on_the_way_changes_nothing(world):
+    params = world.scenario.params
+    bare = [entry for entry in world.tape if not isinstance(entry.item, COMMANDS)]
+    lines, _ = with_images(bare, params)
+    whole = [entry for entry in expand(lines, params) if not isinstance(entry.item, Image)]
+    assert whole == list(expand(bare, params))
+
+
+def test_a_machine_that_is_there_does_not_listen_to_an_image():
+    params = RunParams(num_fragments=1, interval_steps=1)
+    other = LearnerMachine(params)
+    other.handle(ev.Started(0, "b", "key", 9))
+    lines = [
+        Entry(1, "a#1", ev.Started(1, "a", "key", 5)),
+        Entry(2, "a#1", Image(0, image_of(other))),
+        Entry(3, "a#1", ev.TimerFired(3, "pulse")),
+    ]
+    told = [entry.item.message.name for entry in expand(lines, params) if isinstance(entry.item, do.Tell)]
+    assert told == ["a", "a"]
+    assert machine_from(lines[1].item.content) == other
