@@ -64,6 +64,15 @@ class Files:
                 self.step("fsync", path)
                 os.fsync(file.fileno())
 
+    def overwrite(self, path: Path, at: int, part: bytes) -> None:
+        """Write some bytes in place; a power cut may take them, or tear them if they span sectors."""
+        self.step("overwrite", path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(descriptor, part, at)
+        finally:
+            os.close(descriptor)
+
     def sync_file(self, path: Path) -> None:
         """Force a file to disk that was written earlier; if that fails it must be written anew."""
         self.step("fsync", path)

@@ -10,8 +10,8 @@ ledger suspect: before the next transaction the whole log is copied into the dat
 checkpoint, which forces both to disk), and the newest record must be the one that was last acknowledged.
 Until that succeeds nothing is committed.
 
-The chain is chain_n = blake2b(chain_{n-1}, kind_n, 0, body_n). Every commit asserts that the chain ends
-where this process left it, so a second writer that got past the lock would be caught.
+Every commit asserts that the chain of the records ends where this process left it, so a second writer that
+got past the lock would be caught. After a synced commit the `head` says so beside the database.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -30,8 +31,9 @@ from atoll.core.records import Record
 from atoll.errors import ModelError, StoreError
 from atoll.numerics.manifest import Manifest
 from atoll.runtime import tape_file
-from atoll.runtime.store import tables
+from atoll.runtime.store import chain, tables
 from atoll.runtime.store.files import Files
+from atoll.runtime.store.head import HEAD, Head, loss, read_head, write_head
 from atoll.runtime.store.interface import PreparedSnapshot
 from atoll.tape.entries import Entry
 
@@ -40,9 +42,7 @@ __all__ = ["Ledger", "Refusal", "SnapshotRow", "damaged"]
 BUSY_S = 5.0
 """Longest wait for another process that holds the database."""
 
-_encode = msgspec.msgpack.Encoder().encode
-_decoders = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in tables.KINDS.items()}
-_kinds = {cls: kind for kind, cls in tables.KINDS.items()}
+T = TypeVar("T")
 
 
 class Refusal(Exception):
@@ -72,6 +72,9 @@ class Ledger:
         # A log that is still there was left by a process that died: nobody knows what it had to repair.
         self._is_suspect = not readonly and path.with_name(f"{path.name}-wal").exists()
         self._tail = (0, b"")
+        self._head_path = path.with_name(HEAD)
+        # Read before the database, so that beside a running syncer the database is never the older one.
+        self._head = read_head(self._head_path)
         mode = "ro" if readonly else "rwc"
         try:
             # Python's own transactions are off: they would begin and end where we do not look.
@@ -86,7 +89,7 @@ class Ledger:
                 self._create(has_files)
             self._check_format()
             self._tail = self._read_tail()
-            self.epoch = self._read_epoch()
+            self.epoch = self._guarded(chain.read_epoch)
         except BaseException as error:
             self.close()
             if isinstance(error, sqlite3.Error):
@@ -95,7 +98,7 @@ class Ledger:
 
     @property
     def last_id(self) -> int:
-        """The number of records."""
+        """The number of the newest record."""
         return self._tail[0]
 
     def close(self) -> None:
@@ -125,16 +128,18 @@ class Ledger:
 
     def commit(self, record: Record, *, sync: bool, lines: list[Entry]) -> None:
         """Append a record, what follows from it, and tape lines."""
-        body, kind = _encode(record), _kinds[type(record)]
-        number, chain = self.last_id + 1, link(self._tail[1], kind, body)
+        kind, body = chain.encode(record)
+        number, linked = self.last_id + 1, chain.link(self._tail[1], kind, body)
         with self.transaction(sync=sync) as db:
             if self._read_tail() != self._tail:
                 raise Refusal("run.db was written by another process; only the holder of the lock may")
-            db.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (number, kind, body, chain))
+            db.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (number, kind, body, linked))
             tables.derive(db, number, record)
             tape_file.append(db, lines)
-        self._tail = (number, chain)
+        self._tail = (number, linked)
         self.epoch = record.epoch
+        if sync:
+            self._put_head()
 
     def write_tape(self, lines: list[Entry]) -> None:
         """Append tape lines; the next synced transaction forces them to disk."""
@@ -156,12 +161,40 @@ class Ledger:
         row = (prepared.name, self.last_id, prepared.merges, versions, prepared.digest)
         with self.transaction(sync=True) as db:
             db.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, NULL)", row)
+        self._put_head()
 
     def forget_snapshots(self, names: list[str]) -> None:
         """Make snapshots count no more, durably, before their files are deleted."""
         if names:
             with self.transaction(sync=True) as db:
                 db.executemany("DELETE FROM snapshots WHERE name = ?", [(name,) for name in names])
+
+    def tape_bytes(self) -> int:
+        """How much tape there is."""
+        return tape_file.size(self._db)
+
+    def cut(self, row: SnapshotRow) -> chain.Past | None:
+        """Let the run begin at a snapshot: of tape and records before it only their fold stays.
+
+        None, and nothing is cut, if the tape has no image of that moment or no record lies before it.
+        """
+        past, records = self.past(), self.records()
+        with self.transaction(sync=True) as db:
+            new = chain.past_before(db, past, records, row.versions, row.record_id)
+            if new is None or not tape_file.cut(db, row.merges):
+                return None
+            chain.put_past(db, new)
+        self._put_head()
+        return new
+
+    def _put_head(self) -> None:
+        """Say beside the database how far it has come. If that fails the head is older than it could be."""
+        number = self._head.number + 1 if self._head is not None else 1
+        with contextlib.suppress(OSError, sqlite3.Error):
+            block = self._db.execute("SELECT id, chain FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
+            head = Head(number, self.epoch, *self._tail, *(block or (0, b"")))
+            write_head(self._files, self._head_path, head)
+            self._head = head
 
     def _mend(self) -> None:
         """After a failure, here or before us: force everything acknowledged onto the disk, or raise."""
@@ -177,27 +210,26 @@ class Ledger:
 
     # Reading
 
+    def past(self) -> chain.Past:
+        """What stands for the records that were cut away; `StoreError` if it is damaged."""
+        return self._guarded(chain.read_past)
+
     def records(self) -> list[Record]:
-        """Every record, each held against the chain; `StoreError` names the first one that does not fit."""
-        records: list[Record] = []
-        chain = b""
-        try:
-            # The casts: a value that somebody replaced with text is damage like any other.
-            rows = self._db.execute(
-                "SELECT id, CAST(kind AS TEXT), CAST(body AS BLOB), CAST(chain AS BLOB)"
-                " FROM records ORDER BY id"
-            )
-            for number, kind, body, found in rows:
-                chain = link(chain, kind, body)
-                if number != len(records) + 1 or chain != found:
-                    raise damaged(self.path, f"record {len(records) + 1} does not fit the digest chain")
-                records.append(_decoders[kind].decode(body))
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise damaged(self.path, f"record {len(records) + 1} cannot be read: {error}") from error
-        except (msgspec.MsgspecError, KeyError) as error:
-            why = f"record {len(records) + 1} is of a kind or shape that this Atoll does not know: {error}"
-            raise damaged(self.path, why) from error
+        """Every record after the base, each held against the chain; `StoreError` names the first misfit."""
+        records, why = chain.read_records(self._db, self.past())
+        if why:
+            raise damaged(self.path, why)
         return records
+
+    def loss(self) -> str:
+        """What the database lacks of what was certainly in it once; "" if nothing."""
+        head, past = self._head, self.past()
+        return loss(self._db, past, head) if head is not None else ""
+
+    def accept_loss(self) -> None:
+        """Go on without what is lost. Epochs that it may have known are not counted again."""
+        if self._head is not None:
+            self.epoch = max(self.epoch, self._head.epoch)
 
     def manifest(self) -> Manifest | None:
         """The manifest of the run, if there is one yet."""
@@ -209,7 +241,10 @@ class Ledger:
 
     def has_seed(self) -> bool:
         """Whether version 0 was committed."""
-        return self._db.execute("SELECT 1 FROM records WHERE kind = 'seed'").fetchone() is not None
+        row = self._db.execute(
+            "SELECT 1 FROM records WHERE kind = 'seed' UNION SELECT 1 FROM base"
+        ).fetchone()
+        return row is not None
 
     def snapshots(self) -> list[SnapshotRow]:
         """The registered snapshots, newest first."""
@@ -268,26 +303,18 @@ class Ledger:
         return None if row is None else str(row[0])
 
     def _read_tail(self) -> tuple[int, bytes]:
-        row = self._db.execute("SELECT id, chain FROM records ORDER BY id DESC LIMIT 1").fetchone()
-        return (row[0], row[1]) if row else (0, b"")
+        return self._guarded(chain.read_tail)
 
-    def _read_epoch(self) -> int:
-        row = self._db.execute(
-            "SELECT body FROM records WHERE kind = 'epoch' ORDER BY id DESC LIMIT 1"
-        ).fetchone()
+    def _guarded(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Read something; what cannot be understood is damage."""
         try:
-            return int(_decoders["epoch"].decode(row[0]).epoch) if row else 0
-        except msgspec.MsgspecError as error:
-            raise damaged(self.path, f"the newest epoch record cannot be read: {error}") from error
+            return read(self._db)
+        except ValueError as error:
+            raise damaged(self.path, str(error)) from error
 
 
 def _versions(text: str) -> tuple[int, ...]:
     return msgspec.json.decode(text, type=tuple[int, ...])
-
-
-def link(previous: bytes, kind: str, body: bytes) -> bytes:
-    """The next digest of the chain."""
-    return hashlib.blake2b(previous + kind.encode() + b"\0" + body, digest_size=16).digest()
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StoreError:

@@ -1,8 +1,8 @@
 """A store without a disk, for tests and for a run in one process that nobody wants to keep.
 
 It keeps its promises as long as the process lives: what it acknowledged is what it loads. The content of
-the newest snapshot replaces the deltas before it, so memory stays bounded; of the tape it keeps the
-newest lines only.
+the newest snapshot replaces the deltas and records before it, of which only the fold stays, so memory stays
+bounded; of the tape it keeps the newest lines only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from atoll.config import RunConfig
-from atoll.core.records import Record, history
+from atoll.core.records import Record, StoredState, fold, history, version_in
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import OuterState, digest
+from atoll.runtime.store.chain import num_before
 from atoll.runtime.store.interface import Found, PreparedSnapshot
 from atoll.runtime.store.rebuild import Base, rebuild
 from atoll.runtime.store.rules import Expected
@@ -23,7 +24,7 @@ from atoll.tape.entries import Entry
 
 __all__ = ["MAX_LINES", "MemoryStore"]
 
-MAX_LINES = 65_536
+MAX_LINES = 8_192
 """Tape lines that are remembered."""
 
 
@@ -31,6 +32,8 @@ class MemoryStore:
     """Keeps a run in memory."""
 
     def __init__(self, config: RunConfig) -> None:
+        self.base: StoredState | None = None
+        """The fold of the records that are not kept any more."""
         self.records: list[Record] = []
         self.tape: deque[Entry] = deque(maxlen=MAX_LINES)
         self._config = config
@@ -44,7 +47,7 @@ class MemoryStore:
 
     def load(self) -> Found:
         """Everything that was acknowledged."""
-        result = rebuild(self.records, self._bases, self._deltas.__getitem__, self._config)
+        result = rebuild(self.records, self._bases, self._deltas.__getitem__, self._config, self.base)
         return Found(result.state, result.fragments, self._manifest)
 
     def put_manifest(self, manifest: Manifest) -> str:
@@ -92,9 +95,14 @@ class MemoryStore:
     def register_snapshot(self, prepared: PreparedSnapshot) -> str:
         """Let the copy stand for the deltas before it."""
         self._versions, self._snapshot, self._prepared = prepared.versions, self._prepared, []
+        num_cut = num_before(self.base, self.records, self._versions)
+        if num_cut:
+            self.base, self.records = fold(self.records[:num_cut], self.base), self.records[num_cut:]
+            self._expected.past = self.base
         needed = set(self._expected.deltas)
-        for p, chain in history(self.records).items():
-            needed.update(record.delta_digest for record in chain[self._versions[p] :])
+        for p, chain in history(self.records, self.base).items():
+            first = self._versions[p] - version_in(self.base, p)
+            needed.update(record.delta_digest for record in chain[first:])
         self._deltas = {name: delta for name, delta in self._deltas.items() if name in needed}
         return ""
 

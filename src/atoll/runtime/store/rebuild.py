@@ -14,12 +14,20 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from atoll.config import RunConfig
-from atoll.core.records import Record, RoundRecord, SeedRecord, StoredState, history, recover
+from atoll.core.records import (
+    Record,
+    RoundRecord,
+    SeedRecord,
+    StoredFragment,
+    StoredState,
+    history,
+    recover,
+)
 from atoll.errors import StoreError
 from atoll.numerics.codec import codec_for
 from atoll.numerics.outer import OuterState, digest, fold
 
-__all__ = ["Base", "Rebuilt", "rebuild"]
+__all__ = ["Base", "Rebuilt", "Thread", "rebuild", "threads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,62 +56,97 @@ def rebuild(
     bases: Callable[[int], Iterable[Base]],
     read_delta: Callable[[str], Tensor],
     config: RunConfig,
+    past: StoredState | None = None,
 ) -> Rebuilt:
     """Fold the records and rebuild every fragment.
 
     `bases` lists what there is of a fragment, newest first. `read_delta` reads and checks a delta by its
-    digest; it raises `OSError` or `ValueError`.
+    digest; it raises `OSError` or `ValueError`. `past` is the fold of the records before these.
     """
     result = Rebuilt()
     problems: list[str] = []
-    seed = next((record for record in records if isinstance(record, SeedRecord)), None)
-    chains = history(records)
     reached: dict[int, int] = {}
-    if seed is not None:
-        result.fragments = []
-        for p, start in enumerate(seed.digests):
-            thread = _Thread(p, start, chains.get(p, []), read_delta, config, problems)
-            reached[p] = thread.run(bases(p), result)
-    result.state = recover(records, lambda record: record.version <= reached[record.fragment])
+    for thread in threads(records, read_delta, config, past):
+        end = thread.run(bases(thread.fragment))
+        problems += thread.problems
+        if end is None:
+            raise StoreError(
+                f"Fragment {thread.fragment} cannot be rebuilt: {'; '.join(problems)}.",
+                "Neither a snapshot nor the initial weights of it can be read, so the model is not whole.",
+                "Restore the run directory from a copy, or start a new run from an exported model.",
+            )
+        reached[thread.fragment] = end.version
+        result.damaged += thread.damaged
+        result.fragments = [*(result.fragments or []), end.state]
+    result.state = recover(records, lambda record: record.version <= reached[record.fragment], past)
     result.state.problems = (*problems, *result.state.problems)
     return result
 
 
+def threads(
+    records: Sequence[Record],
+    read_delta: Callable[[str], Tensor],
+    config: RunConfig,
+    past: StoredState | None = None,
+) -> list[Thread]:
+    """The history of every fragment, in order; none before the seed."""
+    seed = next((record for record in records if isinstance(record, SeedRecord)), None)
+    starts = (
+        past.fragments if past else [StoredFragment(0, name, "") for name in seed.digests] if seed else []
+    )
+    chains = history(records, past)
+    return [Thread(p, start, chains.get(p, []), read_delta, config) for p, start in enumerate(starts)]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the history of a fragment ends, as far as it can be rebuilt."""
+
+    version: int
+    state: OuterState
+    base: Base
+
+
 @dataclass(slots=True)
-class _Thread:
+class Thread:
     """The history of one fragment."""
 
     fragment: int
-    start: str
+    start: StoredFragment
+    """The oldest version that there is a digest of."""
     chain: list[RoundRecord]
+    """The versions after it."""
     read_delta: Callable[[str], Tensor]
     config: RunConfig
-    problems: list[str]
+    problems: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """Names of bases that could not be used."""
 
-    def run(self, bases: Iterable[Base], result: Rebuilt) -> int:
-        """Add the fragment to the result; returns the version it reached."""
-        assert result.fragments is not None
+    @property
+    def newest(self) -> int:
+        """The version that the records end with."""
+        return self.start.version + len(self.chain)
+
+    def run(self, bases: Iterable[Base]) -> End | None:
+        """Rebuild the fragment from the first of these bases that can be read; None if none can."""
         for base in bases:
+            if base.version < self.start.version:
+                continue  # the records that would lead on from it are gone
             state = self._open(base)
             if state is None:
-                result.damaged.append(base.name)
+                self.damaged.append(base.name)
                 continue
-            reached = self._fold(base, state, len(self.chain))
+            reached = self._fold(base, state, self.newest)
             if reached.is_spoiled:  # the fold went one too far, in place: do it again up to there
                 state = base.read()
                 self._fold(base, state, reached.version)
-            result.fragments.append(state)
-            return reached.version
-        raise StoreError(
-            f"Fragment {self.fragment} cannot be rebuilt: {'; '.join(self.problems)}.",
-            "Neither a snapshot nor the initial weights of it can be read, so the model is not whole.",
-            "Restore the run directory from a copy, or start a new run from an exported model.",
-        )
+            return End(reached.version, state, base)
+        return None
 
     def _open(self, base: Base) -> OuterState | None:
         try:
             state = base.read()
-            if base.version > len(self.chain) or digest(state.served) != self._digest(base.version):
+            if base.version > self.newest or digest(state.served) != self._digest(base.version):
                 raise ValueError(f"it is not version {base.version} of this run")
         except (OSError, ValueError) as error:
             self.problems.append(f"fragment {self.fragment}: {base.name} cannot be used: {error}")
@@ -111,11 +154,12 @@ class _Thread:
         return state
 
     def _digest(self, version: int) -> str:
-        return self.chain[version - 1].digest if version else self.start
+        at = version - self.start.version
+        return self.chain[at - 1].digest if at else self.start.digest
 
     def _fold(self, base: Base, state: OuterState, upto: int) -> _Reached:
         outer, codec = self.config.outer, codec_for(self.config.codec.down)
-        for record in self.chain[base.version : upto]:
+        for record in self.chain[base.version - self.start.version : upto - self.start.version]:
             try:
                 delta = self.read_delta(record.delta_digest)
                 if delta.numel() != state.served.numel():

@@ -5,16 +5,17 @@ the file by digest, is the commit point. A crash between the two leaves a file t
 harmless, and deleted later. Without `sync`, a delta may be lost by a power cut, and its version with it;
 so a synced transaction first forces to disk every delta written since the last one.
 
-Deltas that lie before the second-newest usable snapshot are deleted when a snapshot is registered, and
-older snapshots with them, unless `durability.keep` is "all". The second-newest is kept so that damage to
-the newest costs nothing.
+Deltas that lie before the second-newest usable snapshot are deleted when a snapshot is registered, with the
+offers that were merged into them and older snapshots, unless `durability.keep` is "all". If the tape is then
+larger than `tape.keep_mb`, tape and records before that snapshot go too, and run.db begins there. The
+second-newest is kept so that damage to the newest costs nothing.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from atoll.core.records import EpochRecord, Record, StoredState
 from atoll.errors import StoreError
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import OuterState, digest
+from atoll.runtime import offers
 from atoll.runtime.store import snapshots
 from atoll.runtime.store.files import Files, reason_of
 from atoll.runtime.store.interface import Found, PreparedSnapshot
@@ -36,7 +38,7 @@ from atoll.runtime.store.rules import Expected
 from atoll.runtime.store.settings import settle
 from atoll.tape.entries import Entry
 
-__all__ = ["Contents", "RunStore", "read_directory"]
+__all__ = ["Contents", "RunStore", "bases_of", "read_directory"]
 
 FAILURES = (OSError, sqlite3.Error, StoreError, Refusal)
 
@@ -52,7 +54,7 @@ class RunStore:
         self._files = files
         self._ledger = ledger
         self._lock = lock
-        self._expected = Expected(ledger.epoch, ledger.has_seed())
+        self._expected = Expected(ledger.epoch, ledger.has_seed(), past=ledger.past().state)
         self._unsynced: dict[str, Path] = {}
         """Deltas by digest that a power cut could still take."""
         self._damaged: list[str] = []
@@ -62,12 +64,19 @@ class RunStore:
 
     @classmethod
     def open(
-        cls, run_dir: Path, config: RunConfig, *, readonly: bool = False, files: Files | None = None
+        cls,
+        run_dir: Path,
+        config: RunConfig,
+        *,
+        readonly: bool = False,
+        accepts_loss: bool = False,
+        files: Files | None = None,
     ) -> RunStore:
         """Open a run directory, or make one; `readonly` takes no lock and refuses every write.
 
         Raises `StoreError` if another process holds it, if it is damaged, or if its settings are others.
-        Only `budget`, `network`, `security` and `durability.keep` may differ from the first start.
+        Only `budget`, `network`, `security`, `tape` and `durability.keep` may differ from the first start. If
+        run.db has lost records or tape that were in it for certain, it is refused, unless `accepts_loss`.
         """
         files = files or Files()
         lock = None
@@ -79,6 +88,7 @@ class RunStore:
             ledger = Ledger(run_dir / "run.db", files, readonly=readonly, has_files=_has_files(run_dir))
             try:
                 if not readonly:
+                    _face_loss(ledger, accepts_loss)
                     files.sync_folder(run_dir)
                     _discard_strays(files, run_dir, ledger)
                 return cls(run_dir, config, files, ledger, lock)
@@ -95,6 +105,8 @@ class RunStore:
     def load(self) -> Found:
         """Everything in the directory, every digest checked."""
         contents = read_directory(self._ledger, self.run_dir, self._config, self._files)
+        # After an accepted loss the epochs that were lost count as well.
+        contents.found.state.epoch = max(contents.found.state.epoch, self._ledger.epoch)
         self._damaged, self._live = contents.damaged, LiveDeltas()
         for record in contents.records:
             self._live.apply(record)
@@ -234,7 +246,16 @@ class RunStore:
             versions = snapshots.read_versions(self._files, folder / usable[1].name, usable[1].digest)
         except ValueError as error:
             raise Refusal(f"the snapshot {usable[1].name} cannot be relied upon: {error}") from error
-        needless = [row.name for row in self._ledger.snapshots() if row not in usable[:2]]
+        self._drop_needless(usable[:2], versions)
+        if self._ledger.tape_bytes() > self._config.tape.keep_mb << 20:
+            past = self._ledger.cut(replace(usable[1], versions=versions))
+            self._expected.past = past.state if past is not None else self._expected.past
+
+    def _drop_needless(self, kept: list[SnapshotRow], versions: tuple[int, ...]) -> None:
+        """Delete other snapshots than these, and what lies before these versions of the fragments."""
+        assert self._live is not None
+        folder = self.run_dir / "snapshots"
+        needless = [row.name for row in self._ledger.snapshots() if row not in kept]
         self._ledger.forget_snapshots(needless)
         for name in needless:
             self._files.discard(folder / name)
@@ -244,6 +265,7 @@ class RunStore:
             if path.stem not in needed:
                 self._files.discard(path)
                 self._unsynced.pop(path.stem, None)
+        offers.prune(self._files, self.run_dir / offers.FOLDER, needed)
 
 
 READONLY = "the run directory was opened for reading only"
@@ -263,31 +285,50 @@ def read_directory(ledger: Ledger, run_dir: Path, config: RunConfig, files: File
     """Read a whole run directory, as of one instant of its ledger."""
     try:
         with ledger.reading():
-            records, rows, manifest = ledger.records(), ledger.snapshots(), ledger.manifest()
+            past, records = ledger.past(), ledger.records()
+            rows, manifest = ledger.snapshots(), ledger.manifest()
     except sqlite3.Error as error:
         raise damaged(ledger.path, str(error)) from error
     folder = run_dir / "snapshots"
 
-    def bases(p: int) -> Iterator[Base]:
-        for row in rows:
-            if p < len(row.versions) and not _is_rolled_back(row, p, records):
-                read = partial(snapshots.read_fragment, files, folder / row.name, p, row.digest)
-                yield Base(row.versions[p], row.name, read)
-        yield Base(0, snapshots.SEED, partial(snapshots.read_seed, files, folder, p))
-
     read_delta = partial(snapshots.read_delta, files, run_dir / "deltas")
-    result = rebuild(records, bases, read_delta, config)
+    bases = partial(bases_of, rows, records, past.record_id, files, folder)
+    result = rebuild(records, bases, read_delta, config, past.state)
     return Contents(Found(result.state, result.fragments, manifest), records, result.damaged)
 
 
-def _is_rolled_back(row: SnapshotRow, fragment: int, records: list[Record]) -> bool:
+def bases_of(
+    rows: list[SnapshotRow], records: list[Record], first: int, files: Files, folder: Path, p: int
+) -> Iterator[Base]:
+    """What a directory has of a fragment, newest first. `first` is the number of the record before these."""
+    for row in rows:
+        if p < len(row.versions) and not _is_rolled_back(row, p, records[max(row.record_id - first, 0) :]):
+            read = partial(snapshots.read_fragment, files, folder / row.name, p, row.digest)
+            yield Base(row.versions[p], row.name, read)
+    yield Base(0, snapshots.SEED, partial(snapshots.read_seed, files, folder, p))
+
+
+def _is_rolled_back(row: SnapshotRow, fragment: int, later: list[Record]) -> bool:
     """Whether a snapshot's version of a fragment was given up after it was taken."""
     return any(
         rollback.fragment == fragment and rollback.to_version < row.versions[fragment]
-        for record in records[row.record_id :]
+        for record in later
         if isinstance(record, EpochRecord)
         for rollback in record.rollbacks
     )
+
+
+def _face_loss(ledger: Ledger, accepts_loss: bool) -> None:
+    """Refuse a database that lacks what was in it, or go on without that."""
+    lost = ledger.loss()
+    if lost and not accepts_loss:
+        raise StoreError(
+            f"{ledger.path} is damaged: {lost}.",
+            "They were on the disk, and learners may have adopted what they say, so nothing is started.",
+            "Restore the run directory from a copy, or start with --accept-loss to go on without them.",
+        )
+    if lost:
+        ledger.accept_loss()
 
 
 def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:

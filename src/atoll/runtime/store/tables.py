@@ -28,7 +28,7 @@ from atoll.runtime import tape_file
 
 __all__ = ["FORMAT", "KINDS", "create", "derive"]
 
-FORMAT = 1
+FORMAT = 2
 """Counted up whenever an older Atoll could not read what a newer one writes."""
 
 KINDS: dict[str, type[Record]] = {
@@ -51,6 +51,12 @@ CREATE TABLE records (
     kind TEXT NOT NULL,
     body BLOB NOT NULL,            -- MessagePack
     chain BLOB NOT NULL            -- blake2b-16 of the chain before, kind, a zero byte, body
+);
+CREATE TABLE base (                -- at most one row: stands for the records that were cut away
+    record_id INTEGER NOT NULL,    -- the newest of them
+    chain BLOB NOT NULL,           -- of that record
+    state BLOB NOT NULL,           -- their fold, MessagePack
+    digest BLOB NOT NULL           -- blake2b-16 of record_id in digits, a zero byte, chain, state
 );
 CREATE TABLE commits (
     record_id INTEGER PRIMARY KEY REFERENCES records (id),

@@ -40,6 +40,8 @@ class RunView:
     """The fold of the records. Does not look at deltas or snapshots: `found` does."""
     manifest: Manifest | None
     files: Files
+    base: StoredState | None = None
+    """The fold of the records before these, if the oldest ones were cut away."""
 
     def entries(self) -> Iterator[Entry]:
         """The tape up to now, line by line; a damaged block is a `TapeError`."""
@@ -67,12 +69,13 @@ def read_run(run_dir: Path, files: Files | None = None) -> RunView:
     ledger = _open(run_dir)
     try:
         with ledger.reading():
-            records, manifest = ledger.records(), ledger.manifest()
+            base, records, manifest = ledger.past().state, ledger.records(), ledger.manifest()
     except sqlite3.Error as error:
         raise damaged(ledger.path, str(error)) from error
     finally:
         ledger.close()
-    return RunView(run_dir, read_settings(run_dir), tuple(records), fold(records), manifest, files or Files())
+    state, config = fold(records, base), read_settings(run_dir)
+    return RunView(run_dir, config, tuple(records), state, manifest, files or Files(), base)
 
 
 def _open(run_dir: Path) -> Ledger:

@@ -185,11 +185,11 @@ def test_a_synced_commit_forces_the_deltas_before_it_to_disk_first(start):
     files.arm(0, None)
     assert driver.commit(MemberRecord(1, "c", "key", 9, 1, 1), sync=True) == ""
     kinds = [name.split()[0] for name in files.operations]
-    assert kinds == ["fsync", "fsync", "fsync", "fsync", "commit"]
+    assert kinds == ["fsync", "fsync", "fsync", "fsync", "commit", "overwrite"]
     assert files.operations[3] == "fsync folder deltas"
     files.arm(0, None)
     assert driver.commit(MemberRecord(1, "d", "key", 9, 1, 1), sync=True) == ""
-    assert files.operations == ["commit run.db"]
+    assert files.operations == ["commit run.db", "overwrite head"]
     driver.store.close()
 
 
@@ -263,7 +263,7 @@ def test_after_a_failed_commit_nothing_is_committed_until_the_log_is_repaired(st
     assert refused == "run.db: a reader keeps the log from being repaired"
     reader.close()
     assert driver.commit(MemberRecord(1, "b", "key", 9, 1, 1)) == ""
-    assert files.operations[-2:] == ["checkpoint run.db", "commit run.db"]
+    assert files.operations[-3:] == ["checkpoint run.db", "commit run.db", "overwrite head"]
     driver.store.close()
 
 
