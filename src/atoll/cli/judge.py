@@ -17,7 +17,7 @@ from atoll.recipes import recipe_from
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["export", "judge", "read_recipe", "write_recipe"]
+__all__ = ["export", "judge", "model_config", "read_recipe", "write_recipe"]
 
 RECIPE = "recipe.json"
 """In a run directory: the settings that build its recipe again."""
@@ -52,14 +52,18 @@ def export(
     """Write the newest weights of a run; with a recipe's transformers model also its config.json."""
     from atoll.runtime.export import export_run
 
+    return export_run(Path(run_dir), Path(out), model_config(settings, model))
+
+
+def model_config(settings: Mapping[str, Any] | None, model: nn.Module | None = None) -> dict[str, Any] | None:
+    """The config of a recipe's transformers model, for the files beside its weights; None if it has none."""
     if settings is not None and model is None:
         model = recipe_from(settings).build_model()
     described: Any = getattr(model, "config", None)  # of transformers
-    config = None
-    if described is not None:
-        config = json.loads(described.to_json_string(use_diff=False))
-        config["architectures"] = [type(model).__name__]
-    return export_run(Path(run_dir), Path(out), config)
+    if described is None:
+        return None
+    config: dict[str, Any] = json.loads(described.to_json_string(use_diff=False))
+    return config | {"architectures": [type(model).__name__]}
 
 
 def write_recipe(run_dir: Path, settings: Mapping[str, Any]) -> None:

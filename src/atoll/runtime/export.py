@@ -21,7 +21,7 @@ from atoll.errors import StoreError
 from atoll.numerics.manifest import Manifest
 from atoll.runtime.store import read_run
 
-__all__ = ["export_run", "mean_buffers", "weights_of"]
+__all__ = ["export_run", "mean_buffers", "weights_of", "write_model"]
 
 
 def weights_of(manifest: Manifest, fragments: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -68,12 +68,25 @@ def export_run(run_dir: Path, out: Path, config: Mapping[str, object] | None = N
             "Nothing was ever merged or seeded.",
             "Train first, then export.",
         )
-    tensors = weights_of(view.manifest, [state.served for state in found.fragments])
+    served = [state.served for state in found.fragments]
+    return write_model(run_dir, out, view.manifest, served, found.state.merges, config)
+
+
+def write_model(
+    run_dir: Path,
+    out: Path,
+    manifest: Manifest,
+    fragments: Sequence[Tensor],
+    merges: int,
+    config: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """Write these fragments of a run as a model, with its newest buffers; answers as `export_run`."""
+    tensors = weights_of(manifest, fragments)
     tensors |= {name: value for name, value in mean_buffers(run_dir).items() if name not in tensors}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        metadata = {"format": "pt", "run": view.run_dir.name, "merges": str(found.state.merges)}
-        named = tensors | _copies(view.manifest, tensors)
+        metadata = {"format": "pt", "run": run_dir.name, "merges": str(merges)}
+        named = tensors | _copies(manifest, tensors)
         safetensors.torch.save_file(named, out / "model.safetensors", metadata)
         if config is not None:
             (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -87,8 +100,8 @@ def export_run(run_dir: Path, out: Path, config: Mapping[str, object] | None = N
         "path": str(out),
         "tensors": len(tensors),
         "values": sum(tensor.numel() for tensor in tensors.values()),
-        "merges": found.state.merges,
-        "missing": list(view.manifest.frozen),
+        "merges": merges,
+        "missing": list(manifest.frozen),
     }
 
 
