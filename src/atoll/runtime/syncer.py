@@ -191,7 +191,7 @@ class Syncer:
 
     def _open_store(self) -> Store:
         if self._keeps:
-            return RunStore.open(self.run_dir, self.config)
+            return RunStore.open(self.run_dir, self.config, accepts_loss=self.accepts_loss)
         return MemoryStore(self.config)
 
     def _build(self, store: Store) -> None:
