@@ -7,8 +7,9 @@ parameter is then marked as not savable, and starts fresh. Which keys there are,
 from the state at each copy: torch makes it at the first step, not before.
 
     training thread   `copy`: one fragment into kept host memory, and nothing else
-    one worker        `to_bytes`, `to_wire`, `from_bytes`; then `release`, so that the memory is used again
-    before training   `install`; at a boundary `reset`
+    one worker        `to_bytes`, `to_wire`; then `release`, so that the memory is used again
+                      `from_bytes`, `prepare`: everything slow about taking state back
+    training thread   `put`, `reset`: exchange references
 
 Another thread may copy too, while the training thread computes: `copy_between` notices, by two hooks, an
 `optimizer.step` that ran meanwhile, and then gives nothing.
@@ -19,6 +20,7 @@ buffers hold f32 fragments and stay; twice that much, only for saving now and th
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,7 +43,7 @@ from atoll.numerics.moment_bytes import (
 )
 from atoll.numerics.partition import trainable
 
-__all__ = ["Copied", "Installed", "Moments"]
+__all__ = ["Copied", "Installed", "Moments", "Prepared"]
 
 NUM_ROOMS = 2
 """Kept buffers: one for the disk, one for a peer."""
@@ -53,10 +55,18 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Which parameters have their optimizer state again, by name, and which start fresh."""
+    """Which parameters have their optimizer state again, by name, and which were left as they were."""
 
     restored: tuple[str, ...]
     fresh: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """Optimizer state in its final form, to be put into place at a boundary."""
+
+    states: Mapping[nn.Parameter, Mapping[str, Any]]
+    installed: Installed
 
 
 class Moments:
@@ -71,6 +81,7 @@ class Moments:
         self._rooms: deque[Tensor] = deque(maxlen=NUM_ROOMS)
         self._num_begun = 0
         self._is_stepping = False
+        self._stepper = 0
         self._hooks = (
             optimizer.register_step_pre_hook(self._begun),
             optimizer.register_step_post_hook(self._done),
@@ -85,6 +96,12 @@ class Moments:
     def has_state(self) -> bool:
         """Whether the optimizer holds anything yet."""
         return any(self.optimizer.state.get(parameter) for parameter in self._parameters.values())
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether this very thread began a step of the optimizer and did not end it: it raised, or a signal
+        came. What it left half done is not to be copied."""
+        return self._is_stepping and self._stepper == threading.get_ident()
 
     # Copying
 
@@ -146,26 +163,39 @@ class Moments:
 
     # Taking back
 
-    def install(self, copies: Iterable[Copied]) -> Installed:
-        """Put the state back. A parameter of which a unit is missing starts fresh. Before training, or at
-        a boundary."""
+    def prepare(self, copies: Iterable[Copied], names: Iterable[str] | None = None) -> Prepared:
+        """Put whole parameters together from their units; changes nothing yet. Worker.
+
+        A parameter of which a unit is missing is left out, and so are those that `names` does not name.
+        """
         found: dict[str, list[UnitState]] = {name: [] for name in self._parameters}
         for copied in copies:
             for unit in copied.units:
                 if unit.savable:
                     found[unit.storage].append(unit)
-        restored, fresh = [], []
-        for name, parameter in self._parameters.items():
-            units = sorted(found[name], key=lambda unit: unit.start)
+        states, left = {}, []
+        wanted = list(self._parameters if names is None else names)
+        for name in wanted:
+            parameter, units = self._parameters[name], sorted(found[name], key=lambda unit: unit.start)
             is_whole = sum(unit.stop - unit.start for unit in units) == parameter.numel()
+            if is_whole and len({_keys(unit) for unit in units}) == 1:
+                states[parameter] = self._assemble(parameter, units)
+            else:
+                left.append(name)
+        restored = tuple(name for name in wanted if name not in left)
+        return Prepared(states, Installed(restored, tuple(left)))
+
+    def put(self, prepared: Prepared) -> Installed:
+        """Let the optimizer go on with this state. Before training, or at a boundary."""
+        for parameter, state in prepared.states.items():
             self.optimizer.state.pop(parameter, None)
-            if not is_whole or len({_keys(unit) for unit in units}) != 1:
-                fresh.append(name)
-                continue
-            restored.append(name)
-            if _keys(units[0]):
-                self.optimizer.state[parameter] = self._assemble(parameter, units)
-        return Installed(tuple(restored), tuple(fresh))
+            if state:
+                self.optimizer.state[parameter] = dict(state)
+        return prepared.installed
+
+    def install(self, copies: Iterable[Copied]) -> Installed:
+        """Prepare and put in one call, for callers without a worker."""
+        return self.put(self.prepare(copies))
 
     def reset(self) -> None:
         """Forget all state: the next step makes it anew. At a boundary."""
@@ -244,6 +274,7 @@ class Moments:
 
     def _begun(self, *_: Any) -> None:
         self._num_begun += 1
+        self._stepper = threading.get_ident()
         self._is_stepping = True
 
     def _done(self, *_: Any) -> None:

@@ -108,16 +108,26 @@ def test_of_units_saved_at_different_steps_the_newest_counts():
     assert new.state()["weight"]["step"] == 6.0
 
 
-def test_a_parameter_of_which_a_unit_is_missing_starts_fresh():
-    old = Life().train()
-    new = Life().train(1)
+def test_a_parameter_of_which_a_unit_is_missing_is_left_as_it_is():
+    old, new = Life().train(), Life()
+    new.net.get_parameter("mix.bias").grad = torch.ones(8)
+    new.optimizer.step()
     copies = new.read(old.saved())
     gone = {unit.storage for unit in copies[1].units}
+    before = {name: state for name, state in new.state().items() if name in gone}
     installed = new.moments.install([copies[0], copies[2]])
     assert set(installed.fresh) == gone
     assert set(installed.restored) == {s.name for s in new.moments.manifest.storages} - gone
-    assert gone.isdisjoint(new.state())
+    assert same({name: state for name, state in new.state().items() if name in gone}, before)
     new.train()
+
+
+def test_only_the_parameters_that_are_named_are_put_back():
+    old, new = Life().train(), Life()
+    prepared = new.moments.prepare(new.read(old.saved()), ["mix.bias"])
+    assert new.state() == {}, "nothing changes before it is put into place"
+    assert new.moments.put(prepared) == Installed(("mix.bias",), ())
+    assert list(new.state()) == ["mix.bias"]
 
 
 def test_state_that_does_not_exist_yet_is_saved_as_nothing():
@@ -138,7 +148,10 @@ def test_a_parameter_that_was_never_trained_has_no_state_and_is_whole():
 
 def test_groups_keep_their_own_kinds_of_state():
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        groups = [{"params": parameters[:1], "momentum": 0.9}, {"params": parameters[1:]}]
+        groups: list[dict[str, Any]] = [
+            {"params": parameters[:1], "momentum": 0.9},
+            {"params": parameters[1:]},
+        ]
         return torch.optim.SGD(groups, lr=0.01)
 
     old, new = Life(make).train(), Life(make)
@@ -337,6 +350,18 @@ def test_a_copy_during_which_a_step_began_and_ended_is_not_taken():
         return copied
 
     life.moments.copy = slow  # type: ignore[method-assign]  # a copy that takes as long as a step
+    assert life.moments.copy_between(0) is None
+
+
+def test_a_step_that_raised_is_known_to_its_own_thread():
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    life = Life().train()
+    life.optimizer.register_step_pre_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        life.train(1)
+    assert life.moments.is_broken_off
     assert life.moments.copy_between(0) is None
 
 
