@@ -26,6 +26,7 @@ __all__ = [
     "Mtls",
     "NewRunDir",
     "RecipeName",
+    "Resume",
     "RunDir",
     "RunName",
     "Seed",
@@ -33,6 +34,7 @@ __all__ = [
     "Size",
     "Speeds",
     "Steps",
+    "Supervise",
     "TokenFile",
 ]
 
@@ -80,6 +82,10 @@ NewRunDir = Annotated[
     Path | None,
     typer.Option("--run-dir", help="A new directory for all about the run.", show_default="runs/RECIPE-N"),
 ]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="Go on with the run in this directory, after Ctrl-C, a crash or a power cut."),
+]
 
 # Of `atoll syncer`
 
@@ -105,4 +111,8 @@ AcceptLoss = Annotated[
     typer.Option(
         "--accept-loss", help="Go on although the directory has lost merges that it promised to keep."
     ),
+]
+Supervise = Annotated[
+    bool,
+    typer.Option("--supervise", help="Start the syncer again, at once and under the same URL, if it dies."),
 ]

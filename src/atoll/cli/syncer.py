@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from atoll.cli import options as opt
 from atoll.cli.logs import end_on_sigterm, start_logging
 from atoll.cli.settings import RUNS, config_of, new_run_dir, unusable
+from atoll.config import RunConfig
 from atoll.errors import ConfigError
-from atoll.wire.url import DEFAULT_PORT
-
-if TYPE_CHECKING:
-    from atoll.runtime.syncer import Syncer
+from atoll.runtime.supervising import Supervised
+from atoll.wire.url import DEFAULT_PORT, RunURL, parse
 
 __all__ = ["syncer"]
 
@@ -35,15 +34,17 @@ def syncer(
     insecure: opt.Insecure = False,
     advertise: opt.Advertise = None,
     accept_loss: opt.AcceptLoss = False,
+    supervise: opt.Supervise = False,
 ) -> None:
     """Serve a run: learners dial in, offer what they learned, and get the merged model.
 
     Needs one open port and no GPU. It prints the URL to join by, which
     carries no secret, and where the token is, which does. Stop it with
     Ctrl-C; the same command goes on where it stopped, under the same URL, and
-    learners find it again by themselves.
+    learners find it again by themselves. With --supervise it comes back by
+    itself, within moments, however it dies.
 
-    [dim]atoll syncer --run-dir runs/my-run --steps 10000[/dim]
+    [dim]atoll syncer --run-dir runs/my-run --steps 10000 --supervise[/dim]
     """
     if issue is not None and run_dir is None and name is None:
         raise ConfigError(
@@ -66,22 +67,48 @@ def syncer(
     host, port = _host_and_port(listen)
     # Merges take one core; more threads than free cores would be far slower.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    start_logging()
     end_on_sigterm()
-    from atoll.runtime.syncer import Syncer
-
-    serving = Syncer(
-        resolved, place, name=name, listen=host, port=port, advertise=advertise, accepts_loss=accept_loss
-    )
+    serve = _supervise if supervise else _serve
     try:
-        with serving:
-            _tell_how_to_join(serving)
-            while not serving.wait(0.5):
-                pass
+        serve(resolved, place, name, host, port, advertise, accept_loss)
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was merged is in {place}, and the same command goes on from there")
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"the run is finished; its model: atoll export {place}")
+
+
+def _serve(
+    config: RunConfig,
+    place: Path,
+    name: str | None,
+    host: str,
+    port: int,
+    advertise: str | None,
+    accepts_loss: bool,
+) -> None:
+    from atoll.runtime.syncer import Syncer
+
+    start_logging()
+    serving = Syncer(
+        config, place, name=name, listen=host, port=port, advertise=advertise, accepts_loss=accepts_loss
+    )
+    with serving:
+        _tell_how_to_join(place, config, serving.url)
+        while not serving.wait(0.5):
+            pass
+
+
+def _supervise(
+    config: RunConfig,
+    place: Path,
+    name: str | None,
+    host: str,
+    port: int,
+    advertise: str | None,
+    accepts_loss: bool,
+) -> None:
+    kept = Supervised(config, place, name, host, port, advertise, accepts_loss, say=typer.echo)
+    kept.run(lambda url: _tell_how_to_join(place, config, url))
 
 
 def _place(run_dir: Path | None, name: str | None) -> Path:
@@ -115,11 +142,13 @@ def _issue(place: Path, run: str | None, learner: str) -> None:
     typer.echo(f"Take it to {learner} over a safe channel; there: atoll join URL --certificate {path.name}")
 
 
-def _tell_how_to_join(serving: Syncer) -> None:
-    token = serving.run_dir / "tokens" / "join.token"
-    secure = serving.config.security
-    typer.echo(f"run {serving.name} in {serving.run_dir}\n")
-    typer.echo(f"  {serving.url}\n")
+def _tell_how_to_join(place: Path, config: RunConfig, url: str) -> None:
+    token = place / "tokens" / "join.token"
+    secure = config.security
+    where = parse(url)
+    assert isinstance(where, RunURL)
+    typer.echo(f"run {where.run} in {place}\n")
+    typer.echo(f"  {url}\n")
     if not secure.tls:
         typer.secho("There is no TLS and no token: anybody who can reach this port may join.", fg="red")
     options = f" --token-file {token.name}" if secure.tls else ""
@@ -127,8 +156,8 @@ def _tell_how_to_join(serving: Syncer) -> None:
     if secure.tls:
         typer.echo(f"The token is in {token}. Whoever has it may take part; the URL is no secret.")
     if secure.mtls:
-        issuing = f"atoll syncer --run-dir {serving.run_dir} --issue NAME"
+        issuing = f"atoll syncer --run-dir {place} --issue NAME"
         typer.echo(f"Each learner needs a certificate for its name: {issuing}")
     typer.echo("On a learner's machine, with a recipe or with a loop of your own:\n")
-    typer.echo(f"  atoll join '{serving.url}' gemma --name learner-1{options}")
-    typer.echo(f'  learner = atoll.join("{serving.url}", model=model, optimizer=optimizer)\n')
+    typer.echo(f"  atoll join '{url}' gemma --name learner-1{options}")
+    typer.echo(f'  learner = atoll.join("{url}", model=model, optimizer=optimizer)\n')

@@ -3,23 +3,29 @@
 The syncer writes its status down once a second; here it is read, and its times are put on the clock of the
 fleet, which goes on when the syncer is killed and begins to count anew. Each status leaves a sample of every
 learner's counters, from which the tables of before, during and after a kill are made.
+
+When a syncer is back is read from the files that it writes: its URL once it listens, a delta for each merge.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from atoll.observe.phases import Kill, kill_tables
+from atoll.runtime.keeping import listening_s
 from atoll.runtime.processes import SYNCER, Fleet
 
 __all__ = ["Watch"]
 
 MAX_SAMPLES = 20_000
 MAX_NOTES = 50
+DELTA = ".safetensors"
 HEALED = ("training", "finished", "left")
 COUNTERS = {"steps": "clock", "held_total_ms": "held_total_ms", "cpu_total_ms": "cpu_total_ms"}
 """Of a sample, and where a status has them. A learner's clock counts its steps and survives the syncer."""
@@ -34,7 +40,13 @@ class _Wound:
     when: str
     life: int
     """Incarnation of the learner, or epoch of the syncer, that was killed."""
+    known_s: float
+    """When it was last known how everybody stood. Nobody counts while the syncer is dead, so its outage is
+    measured from there to the first word after it."""
     healed_s: float | None = None
+    listening_s: float | None = None
+    """Of a syncer: when its next life listened, and when that merged something."""
+    merged_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -56,11 +68,13 @@ class _Counters:
 
 @dataclass(eq=False)
 class Watch:
-    """Follows one fleet. `began_s` is `time.time()` of its start."""
+    """Follows one fleet. `began_s` is `time.time()` of the beginning of its run."""
 
     fleet: Fleet
     unit: str
     began_s: float
+    since_s: float = 0.0
+    """A status older than this is of a fleet before this one, which has left it behind."""
     status: dict[str, Any] = field(default_factory=dict)
     """The newest, on the fleet's clock; empty before the first."""
     training_s: float | None = None
@@ -68,6 +82,7 @@ class Watch:
     samples: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     wounds: list[_Wound] = field(default_factory=list)
     _raw: bytes = b""
+    _problems: list[str] = field(default_factory=list)
     _epoch: int = 0
     _uptime_s: float = 0.0
     _syncer_s: float | None = None
@@ -82,11 +97,13 @@ class Watch:
         is_new = False
         try:
             raw, at_s = path.read_bytes(), path.stat().st_mtime - self.began_s
-            if raw != self._raw:
+            if raw != self._raw and at_s >= self.since_s - self.began_s:
                 self._take(json.loads(raw), at_s)
                 self._raw, is_new = raw, True
         except (OSError, ValueError):
             pass
+        for wound in self.wounds:
+            self._follow(wound)
         if self.status:
             self._add_own_news(now_s - self.began_s)
         return is_new
@@ -100,14 +117,14 @@ class Watch:
         """The supervisor has killed somebody on purpose."""
         at_s = now_s - self.began_s
         life = self._epoch if name == SYNCER else self._incarnations().get(name, 0)
-        self.wounds.append(_Wound(name, at_s, when, life))
-        if name == SYNCER:  # nobody will count until it is back: what is known now is where that begins
-            self.samples.append({"at_s": at_s, "learner_details": self._known()})
+        known_s = float(self.samples[-1]["at_s"]) if name == SYNCER and self.samples else at_s
+        self.wounds.append(_Wound(name, at_s, when, life, known_s))
 
     def kills(self) -> list[dict[str, Any]]:
-        """Before, during and after each kill, for the summary."""
-        kills = [Kill(w.name, w.at_s, w.healed_s, _told(w)) for w in self.wounds]
-        return kill_tables(list(self.samples), kills)
+        """Before, during and after each kill, for the summary; of a syncer also how soon it was back."""
+        kills = [Kill(w.name, w.known_s, w.healed_s, _told(w)) for w in self.wounds]
+        tables = kill_tables(list(self.samples), kills)
+        return [{**table, **_returned(w)} for table, w in zip(tables, self.wounds, strict=True)]
 
     # Inside
 
@@ -122,10 +139,22 @@ class Watch:
         if self.training_s is None and status.get("state") == "training":
             self.training_s = at_s
         self.status = {**status, "unit": self.unit}
+        self._problems = list(status.get("problems") or ())
         self._sample(at_s)
         for wound in self.wounds:
             if wound.healed_s is None and self._has_healed(wound):
                 wound.healed_s = at_s
+
+    def _follow(self, wound: _Wound) -> None:
+        """Notice that a syncer which was killed listens again, and that it merges again."""
+        if wound.name != SYNCER or wound.merged_s is not None:
+            return
+        run_dir, killed_s = self.fleet.run_dir, wound.at_s + self.began_s
+        if wound.listening_s is None and (at_s := listening_s(run_dir)) > killed_s:
+            wound.listening_s = at_s - self.began_s
+        if wound.listening_s is not None:
+            merged_s = _first_delta_s(run_dir / "deltas", wound.listening_s + self.began_s)
+            wound.merged_s = None if merged_s is None else merged_s - self.began_s
 
     def _add_own_news(self, now_s: float) -> None:
         own = [
@@ -135,9 +164,8 @@ class Watch:
         notes = sorted([*self._past_notes, *self._notes, *own], key=lambda note: float(note["at_s"]))
         self.status["notes"] = notes[-MAX_NOTES:]
         self.status["uptime_s"] = now_s
-        syncer = self.fleet.children.get(SYNCER)
-        is_down = syncer is not None and syncer.is_down
-        self.status["problems"] = ["the syncer is down; learners train on"] if is_down else []
+        is_down = self.fleet.children and not self.fleet.is_over and not self.fleet.is_served
+        self.status["problems"] = ["the syncer is down; learners train on"] if is_down else self._problems
 
     def _sample(self, at_s: float) -> None:
         for detail in self.status.get("learner_details") or ():
@@ -171,7 +199,31 @@ class Watch:
         return {detail["name"]: detail["incarnation"] for detail in details}
 
 
+def _first_delta_s(folder: Path, since_s: float) -> float | None:
+    """When the first delta after this moment was written: the beginning of a commit."""
+    try:
+        times_s = [entry.stat().st_mtime for entry in os.scandir(folder) if entry.name.endswith(DELTA)]
+    except OSError:  # one was deleted meanwhile; the others are still there the next time
+        return None
+    return min((time_s for time_s in times_s if time_s > since_s), default=None)
+
+
+def _returned(wound: _Wound) -> dict[str, Any]:
+    """Of a syncer's kill, in seconds."""
+    if wound.name != SYNCER:
+        return {}
+    listening = None if wound.listening_s is None else wound.listening_s - wound.at_s
+    merge = (
+        None if wound.merged_s is None or wound.listening_s is None else wound.merged_s - wound.listening_s
+    )
+    return {"kill_to_listening_s": listening, "listening_to_merge_s": merge}
+
+
 def _told(wound: _Wound) -> str:
-    if wound.healed_s is None:
-        return f"{wound.name} killed at {wound.when}"
-    return f"{wound.name} killed at {wound.when}, back after {wound.healed_s - wound.at_s:.0f} s"
+    killed = f"{wound.name} killed at {wound.when}"
+    if wound.name == SYNCER and wound.listening_s is not None:
+        killed += f", listening after {wound.listening_s - wound.at_s:.1f} s"
+        if wound.merged_s is not None:
+            killed += f", next merge {wound.merged_s - wound.listening_s:.1f} s later"
+        return killed
+    return killed if wound.healed_s is None else f"{killed}, back after {wound.healed_s - wound.at_s:.0f} s"

@@ -156,7 +156,7 @@ def _kill_table(kill: Mapping[str, Any]) -> Table:
     """Phases side by side: the question is whether a row changes from left to right."""
     rows = list(kill.get("rows") or ())
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(Text(plain(kill.get("event") or "a kill"), style="bold"), no_wrap=True)
+    table.add_column(Text(plain(kill.get("event") or "a kill"), style="bold"))
     for row in rows:
         table.add_column(Text(plain(row.get("phase") or UNKNOWN)), justify="right", no_wrap=True, min_width=8)
     table.add_row("survivors together, steps/s", *(decimal(row.get("steps_per_s"), 1) for row in rows))

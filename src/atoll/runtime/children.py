@@ -94,29 +94,51 @@ def run_own_learner(
     run_learner(settings, url, read_token(None, {}, Path(run_dir)), name, state_dir, speed)
 
 
-def run_syncer(config: str, run_dir: str, port: int) -> None:
-    """Serve a run on this machine until it is finished, or until SIGTERM."""
+def run_syncer(
+    config: str,
+    run_dir: str,
+    port: int,
+    listen: str = "127.0.0.1",
+    name: str | None = None,
+    advertise: str | None = None,
+    accepts_loss: bool = False,
+) -> None:
+    """Serve a run until it is finished. After SIGTERM it closes in order, and then ends by that signal:
+    exit code 0 says that the run is over."""
     from atoll.runtime.syncer import Syncer
 
-    syncer = Syncer(RunConfig.from_toml(config), run_dir, port=port)
+    syncer = Syncer(
+        RunConfig.from_toml(config),
+        run_dir,
+        name=name,
+        listen=listen,
+        port=port,
+        advertise=advertise,
+        accepts_loss=accepts_loss,
+    )
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    is_over = False
     with syncer:
-        while not syncer.wait(0.1) and not asked.is_set():
-            pass
+        while not is_over and not asked.is_set():
+            is_over = syncer.wait(0.1)
+    if not is_over:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
 
 
-def enter(name: str, log_path: str, what: Callable[..., None], args: tuple[Any, ...]) -> None:
+def enter(name: str, log_path: str | None, what: Callable[..., None], args: tuple[Any, ...]) -> None:
     """What a child begins with: `what(*args)` in a frame of signals, log and torch's one thread."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the fork server never hears it
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    if log_path is not None:
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     _die_with_parent()
     import torch

@@ -42,7 +42,7 @@ log = logging.getLogger("atoll")
 ATTEMPT_S = 15.0
 """A dial that has not reached Ready by then is given up and tried again."""
 FIRST_BACKOFF_S = 0.1
-LAST_BACKOFF_S = 2.0
+LAST_BACKOFF_S = 1.0
 MAX_WAITING = 4096
 """Control messages kept while the loop is busy; state is repeated, so the oldest may go."""
 DOOR_LIMIT = 2 << 20

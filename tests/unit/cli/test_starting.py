@@ -10,7 +10,9 @@ import pytest
 from atoll.cli.logs import end_on_sigterm
 from atoll.config import RunConfig
 from atoll.runtime.children import run_syncer
-from atoll.runtime.processes import SYNCER, Fleet, _Child, _undisturbed
+from atoll.runtime.forking import undisturbed
+from atoll.runtime.keeping import Child
+from atoll.runtime.processes import SYNCER, Fleet
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def handlers() -> Iterator[None]:
 def test_a_signal_waits_for_the_end_of_a_start(number):
     steps = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012  (where it is raised is what this is about)
-        with _undisturbed():
+        with undisturbed():
             signal.raise_signal(number)
             steps.append("started")
         steps.append("not reached")
@@ -38,7 +40,7 @@ def test_a_signal_waits_for_the_end_of_a_start(number):
 
 def test_a_start_without_a_signal_changes_nothing():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with _undisturbed():
+    with undisturbed():
         pass
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
@@ -46,5 +48,5 @@ def test_a_start_without_a_signal_changes_nothing():
 def test_a_fleet_that_was_interrupted_before_its_first_process_stops(tmp_path):
     fleet = Fleet(tmp_path, RunConfig(), {}, [1.0])
     fleet.stop()
-    fleet.children[SYNCER] = _Child(SYNCER, run_syncer, ())
+    fleet.children[SYNCER] = Child(SYNCER, run_syncer, ())
     fleet.stop()
