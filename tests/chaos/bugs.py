@@ -14,6 +14,7 @@ from typing import Any
 from atoll.core import events as ev
 from atoll.core import learner, rounds
 from atoll.core import messages as msg
+from atoll.core.admission import Admission
 from atoll.core.desk import Desk
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
@@ -66,7 +67,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "hello-taken-for-hearing",
         "a learner that hears nothing, and so says hello again and again, counts as connected",
-        ((SyncerMachine, "_attach", patches.hello_is_hearing),),
+        ((Admission, "attach", patches.hello_is_hearing),),
         known_seed=3,
     ),
     Bug(
@@ -74,7 +75,7 @@ BUGS: tuple[Bug, ...] = (
         "messages of an older incarnation are taken for the living one's",
         (
             (SyncerMachine, "_session_of", patches.session_without_fencing),
-            (SyncerMachine, "_send_fenced", patches.do_nothing),
+            (Admission, "send_fenced", patches.do_nothing),
             (Rounds, "fence", patches.do_nothing),
         ),
         known_seed=5,
@@ -131,7 +132,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "counters-not-reset",
         "counters do not restart at the first adoption after a restart of the syncer",
-        ((LearnerMachine, "_restart_interval", patches.keep_counters),),
+        ((LearnerMachine, "_adopt", patches.keep_counters),),
         known_seed=2,
     ),
     Bug(

@@ -8,6 +8,7 @@ from typing import Any
 from atoll.core import commands as do
 from atoll.core import gates, learner, records, rounds, syncer
 from atoll.core import messages as msg
+from atoll.core.admission import Admission
 from atoll.core.desk import Desk
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
@@ -127,13 +128,13 @@ def judge_for_ever(view: Any, now_ns: int) -> Any:
     return verdict
 
 
-_restart_interval = LearnerMachine._restart_interval
+_adopt = LearnerMachine._adopt
 
 
-def keep_counters(self: LearnerMachine, p: int, slot: Any, fate: Any) -> None:
-    origin, steps = slot.origin, slot.origin_steps
-    _restart_interval(self, p, slot, fate)
-    if self.epoch > 1 and slot.epoch == self.epoch - 1:
+def keep_counters(self: LearnerMachine, p: int, slot: Any) -> None:
+    origin, steps, epoch = slot.origin, slot.origin_steps, slot.epoch
+    _adopt(self, p, slot)
+    if self.epoch > 1 and epoch == self.epoch - 1 and self.params.adopt != "rebase":
         slot.origin, slot.origin_steps = origin, steps
 
 
@@ -277,9 +278,9 @@ def close_at_once(self: Rounds, rnd: Any, now_ns: int) -> None:
 
 _await_bodies = Rounds.await_bodies
 
-_attach = SyncerMachine._attach
+_attach = Admission.attach
 
 
-def hello_is_hearing(self: SyncerMachine, now_ns: int, hello: Any, incarnation: int, shard: int) -> None:
+def hello_is_hearing(self: Admission, now_ns: int, hello: Any, incarnation: int, shard: int) -> None:
     _attach(self, now_ns, hello, incarnation, shard)
     self.desk.sessions[hello.name].echo_ns = now_ns

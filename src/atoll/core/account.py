@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll.core import messages as msg
-from atoll.core.commands import Fate
+from atoll.core.commands import Command, Fate, Settle
 
 __all__ = ["Offer", "Slot", "fate_of"]
 
@@ -65,6 +65,38 @@ class Slot:
             self.discarded,
             pending,
         )
+
+    def settle(self, p: int, start: int, end: int, fate: Fate) -> list[Command]:
+        """Give the tokens [start, end) of fragment p their fate."""
+        if end <= start:
+            return []
+        if fate == "merged":
+            self.merged += end - start
+        else:
+            self.discarded += end - start
+        return [Settle(p, start, end, fate)]
+
+    def restart(self, p: int, tokens: int, steps: int, fate: Fate | None) -> list[Command]:
+        """Overwrite and blend: counters restart, what was not offered is overwritten; the pending offer, if
+        there is one, meets its fate, if that is known."""
+        settled: list[Command] = []
+        start = self.origin
+        if self.offer is not None:
+            start = max(start, self.offer.end)
+            if fate is not None:
+                settled += self.settle(p, self.offer.start, self.offer.end, fate)
+        settled += self.settle(p, start, tokens, "overwritten")
+        self.origin, self.origin_steps = tokens, steps
+        return settled
+
+    def keep_progress(self, p: int, *, merged: bool) -> list[Command]:
+        """Rebase: what was merged leaves the open interval, everything else stays in it."""
+        offer = self.offer
+        if not merged or offer is None:
+            return []
+        if offer.end > self.origin:  # else a reset has overwritten what came after the offer
+            self.origin, self.origin_steps = offer.end, offer.end_steps
+        return self.settle(p, offer.start, offer.end, "merged")
 
 
 def fate_of(offer: Offer | None, publish: msg.Publish) -> Fate | None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from atoll.core.messages import FromLearner, FromSyncer, Publish
+from atoll.core.messages import FromLearner, FromSyncer, Moments, Publish
 from atoll.core.records import Contributor, Record
 
 __all__ = [
     "Adopt",
     "Command",
     "Commit",
+    "CopyMoments",
     "Discard",
     "Drop",
     "Encode",
+    "EndMoments",
     "Fate",
     "Hold",
     "Inspect",
@@ -30,12 +32,14 @@ __all__ = [
     "PutDelta",
     "Release",
     "Resend",
+    "ResetMoments",
     "SeedSnapshot",
     "Send",
     "SetTimer",
     "Settle",
     "Snapshot",
     "Stage",
+    "TakeMoments",
     "TakeSnapshot",
     "Tell",
     "Ticked",
@@ -177,6 +181,35 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyMoments:
+    """Copy one fragment of the optimizer state, now (training thread), for a peer (MomentsCopied)."""
+
+    fragment: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMoments:
+    """Take a peer's optimizer state for one fragment: the content of the message being handled."""
+
+    message: Moments
+
+
+@dataclass(frozen=True, slots=True)
+class EndMoments:
+    """No more of a peer's optimizer state will come; `ok` if all of it is here (MomentsRestored)."""
+
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResetMoments:
+    """Forget the optimizer state at the next boundary: it was made from what was rejected."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Keep the user's loop inside `step()` until Release; never in `decoupled`."""
 
@@ -286,6 +319,10 @@ Command: TypeAlias = (
     | Drop
     | SeedSnapshot
     | Settle
+    | CopyMoments
+    | TakeMoments
+    | EndMoments
+    | ResetMoments
     | Hold
     | Release
     | Send

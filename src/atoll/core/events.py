@@ -22,6 +22,9 @@ __all__ = [
     "LeaveRequested",
     "Loaded",
     "Merged",
+    "MomentsCopied",
+    "MomentsRestored",
+    "MomentsWanted",
     "Received",
     "SeedReady",
     "SnapshotTaken",
@@ -109,6 +112,33 @@ class SeedReady:
 
 
 @dataclass(frozen=True, slots=True)
+class MomentsWanted:
+    """This life has no optimizer state for these fragments and would take a peer's."""
+
+    at_ns: int
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsCopied:
+    """One fragment of the optimizer state is packed for a peer; 0 bytes if there is none."""
+
+    at_ns: int
+    fragment: int
+    digest: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsRestored:
+    """Where this life found its optimizer state, and why there: own, peer, fresh or none."""
+
+    at_ns: int
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """The process is asked to go (SIGTERM, end of the user's program)."""
 
@@ -125,6 +155,8 @@ class Booted:
     at_ns: int
     accepts_loss: bool = False
     """An operator agreed to go on although the store has lost versions that it promised to keep."""
+    budget: tuple[int, int, int] | None = None
+    """Ticks, tokens, drain in nanoseconds: of this start, which may differ from the first one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +246,9 @@ Event: TypeAlias = (
     | Encoded
     | Staged
     | SeedReady
+    | MomentsWanted
+    | MomentsCopied
+    | MomentsRestored
     | LeaveRequested
     | Booted
     | Loaded

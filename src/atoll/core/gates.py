@@ -25,6 +25,8 @@ LARGEST_COUNT = 2**53
 NORM_HISTORY = 64
 MIN_NORMS = 8
 MAX_BLOCKED = 3
+UNREPORTED_CYCLES, UNREPORTED_STEPS = 8, 1000
+"""Steps that an offer may be ahead of the newest report: reports are skipped when they pile up."""
 
 
 class Refusal(NamedTuple):
@@ -60,6 +62,10 @@ def screen(
     tokens = header.end - header.start
     if header.steps < 1 or tokens < 1 or header.start < 0:
         return Refusal("rejected", f"implausible counters: {tokens} tokens in {header.steps} steps")
+    if header.fragment < len(session.holdings):
+        known = session.holdings[header.fragment].steps
+        if header.steps > known + UNREPORTED_CYCLES * params.interval_steps + UNREPORTED_STEPS:
+            return Refusal("rejected", f"implausible counters: {header.steps} steps, {known} reported")
     if params.max_step_tokens and tokens > params.max_step_tokens * header.steps:
         return Refusal(
             "rejected", f"{tokens} tokens in {header.steps} steps, at most {params.max_step_tokens} a step"
@@ -84,7 +90,7 @@ def is_well_formed(message: Message, num_fragments: int) -> bool:
 
 @dataclass(slots=True)
 class NormGate:
-    """Rejects a delta far larger than the running median of those merged before it.
+    """Rejects a delta far larger than the running median of those merged before it, or scales it down.
 
     Norms are taken over the square root of the steps behind them, as progress is between a random walk and a
     straight line: an offer after a long outage is larger and no worse for it. If all learners agree for
@@ -93,6 +99,7 @@ class NormGate:
     """
 
     factor: float
+    clips: bool = False
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORM_HISTORY))
     blocked: set[str] = field(default_factory=set)
     """Who was rejected for its norm since the last merge."""
@@ -104,14 +111,19 @@ class NormGate:
         if not result.finite or not math.isfinite(result.norm):
             return Refusal("rejected", "the delta is not finite")
         median, norm = self.median, result.norm / math.sqrt(steps)
-        if self.factor and median > 0 and norm > self.factor * median:
+        if not self.clips and self.factor and median > 0 and norm > self.factor * median:
             self.blocked.add(result.name)
             return Refusal("rejected", f"norm {norm:.3g} is over {self.factor:g} x median {median:.3g}")
         return None
 
-    def passed(self, result: Inspection, steps: int) -> None:
+    def scale(self, result: Inspection, steps: int) -> float:
+        """What to multiply an offer by, so that it is not too large."""
+        allowed = self.factor * self.median * math.sqrt(steps)
+        return allowed / result.norm if self.clips and 0 < allowed < result.norm else 1.0
+
+    def passed(self, result: Inspection, steps: int, scale: float = 1.0) -> None:
         """An offer is merged: later ones are judged by it."""
-        self.norms.append(result.norm / math.sqrt(steps))
+        self.norms.append(scale * result.norm / math.sqrt(steps))
         self.blocked.clear()
         self.num_blocked = 0
 

@@ -19,6 +19,7 @@ from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.account import Offer, Slot, fate_of
+from atoll.core.borrowing import Borrowing, Self
 from atoll.core.params import RunParams
 
 __all__ = ["LearnerMachine"]
@@ -54,6 +55,9 @@ class LearnerMachine:
     num_reports: int = 0
     seed: tuple[msg.SeedBody, ...] = ()
     shard: int = -1
+    borrowing: Borrowing = field(default_factory=Borrowing)
+    restored: tuple[str, str] = ("", "")
+    """Where the optimizer state of this life came from, and why there."""
     out: list[do.Command] = field(default_factory=list)
 
     def handle(self, event: ev.Event) -> list[do.Command]:
@@ -85,6 +89,7 @@ class LearnerMachine:
             return
         if now - self.reported_ns >= self.params.heartbeat_ns:
             self._report(now)
+        self._borrow(now)
         self.out.append(do.SetTimer("pulse", now + self.params.heartbeat_ns))
 
     def _cut_off(self, now_ns: int) -> bool:
@@ -92,7 +97,7 @@ class LearnerMachine:
 
     def _leave(self, event: ev.LeaveRequested) -> None:
         if self.incarnation:
-            self._tell(msg.Leave(self.name, self.incarnation, self.epoch))
+            self._tell(msg.Leave(*self._me()))
         self._release("leaving")
         self.state = "left"
 
@@ -130,12 +135,15 @@ class LearnerMachine:
         elif message.incarnation != self.incarnation:
             return
         self.heard_ns = now_ns
+        if self.epoch < message.rewound:
+            self.clock = self.global_t = message.t
         if message.epoch > self.epoch:
             self.epoch, self.echo_ns = message.epoch, 0
             self._forget_staged()
         self.global_t = max(self.global_t, message.t)
         if message.finished:
             self._finish(message.t)
+        self._tell_restored()
         self._report(now_ns)
 
     def _forget_staged(self) -> None:
@@ -193,14 +201,59 @@ class LearnerMachine:
             return
         for p, slot in enumerate(self.slots):
             slot.version, slot.digest = 0, event.digests[p]
-            self._settle(p, slot.origin, self.tokens, "overwritten")
-            slot.origin, slot.origin_steps = self.tokens, self.steps
+            self.out += slot.restart(p, self.tokens, self.steps, None)
         self.seed = tuple(
-            msg.SeedBody(self.name, self.incarnation, self.epoch, p, digest, num_bytes)
+            msg.SeedBody(*self._me(), p, digest, num_bytes)
             for p, (digest, num_bytes) in enumerate(zip(event.digests, event.num_bytes, strict=True))
         )
         for body in self.seed:
             self._tell(body)
+
+    # Optimizer state
+
+    def _moments_restored(self, event: ev.MomentsRestored) -> None:
+        self.restored = (event.source, event.reason)
+        self.out.append(do.Note("moments", -1, self.name, f"{event.source}: {event.reason}"))
+        self._tell_restored()
+
+    def _tell_restored(self) -> None:
+        if self.restored[0] and self.state == "joined":
+            self._tell(msg.Restored(*self._me(), *self.restored))
+
+    def _moments_wanted(self, event: ev.MomentsWanted) -> None:
+        self.borrowing.missing = list(event.missing)
+        self._borrow(event.at_ns)
+
+    def _borrow(self, now_ns: int) -> None:
+        if self.state == "joined":
+            self.out += self.borrowing.ask(self._me(), now_ns, self.params.retry_ns)
+
+    def _moments(self, now_ns: int, message: msg.Moments) -> None:
+        self.out += self.borrowing.received(message)
+        self._borrow(now_ns)
+
+    def _no_moments(self, now_ns: int, message: msg.NoMoments) -> None:
+        self.out += self.borrowing.give_up(message.reason)
+
+    def _donate_ask(self, now_ns: int, message: msg.DonateAsk) -> None:
+        if all(slot.version >= 0 for slot in self.slots):
+            self.borrowing.promise(message)
+
+    def _moments_copied(self, event: ev.MomentsCopied) -> None:
+        self.out += self.borrowing.copied(self._me(), event)
+
+    # Quarantine
+
+    def _quarantined(self, now_ns: int, message: msg.Quarantined) -> None:
+        """Nothing that is held here is to be built upon: every base is forgotten, so that all are sent again,
+        whole. A pending offer keeps its fate, which the next publish tells."""
+        self.out.append(do.Note("quarantined", -1, self.name, message.reason))
+        self.out.append(do.ResetMoments(message.reason))
+        self._forget_staged()
+        for slot in self.slots:
+            slot.version, slot.digest, slot.ask = msg.NO_VERSION, "", None
+        self._release("quarantined")
+        self._report(now_ns)
 
     # Rounds
 
@@ -239,13 +292,11 @@ class LearnerMachine:
         if not reason and self.steps == slot.origin_steps:
             reason = "no step on this fragment since it was adopted"
         if reason:
-            slot.abstained = msg.Abstain(self.name, self.incarnation, self.epoch, ask.round, p, reason)
+            slot.abstained = msg.Abstain(*self._me(), ask.round, p, reason)
             self._tell(slot.abstained)
             return
         header = msg.Header(
-            self.name,
-            self.incarnation,
-            self.epoch,
+            *self._me(),
             ask.round,
             p,
             slot.version,
@@ -278,7 +329,7 @@ class LearnerMachine:
         offer = slot.offer
         assert offer is not None
         if offer.start < slot.origin:
-            self._settle(p, offer.start, offer.end, "cancelled")
+            self.out += slot.settle(p, offer.start, offer.end, "cancelled")
         self.out.append(do.Drop(p, False))
         slot.offer = None
 
@@ -286,15 +337,8 @@ class LearnerMachine:
         offer = self.slots[event.fragment].offer
         if offer is None or (offer.epoch, offer.round) != (event.epoch, event.round):
             return
-        offer.body = msg.Body(
-            self.name,
-            self.incarnation,
-            offer.epoch,
-            offer.round,
-            event.fragment,
-            event.digest,
-            event.num_bytes,
-        )
+        whose = (self.name, self.incarnation, offer.epoch, offer.round)
+        offer.body = msg.Body(*whose, event.fragment, event.digest, event.num_bytes)
         if offer.epoch == self.epoch:
             self._tell(offer.body)
 
@@ -318,7 +362,7 @@ class LearnerMachine:
         newest = slot.staged or slot
         base = (publish.base_version, publish.base_digest)
         if publish.base_version != msg.FULL and base != (newest.version, newest.digest):
-            self._tell(msg.Want(self.name, self.incarnation, self.epoch, p))
+            self._tell(msg.Want(*self._me(), p))
             return
         if slot.staging is not None and slot.staging.version >= publish.version:
             return
@@ -339,7 +383,7 @@ class LearnerMachine:
             return
         slot.staging = None
         if not event.ok:
-            self._tell(msg.Want(self.name, self.incarnation, self.epoch, event.fragment))
+            self._tell(msg.Want(*self._me(), event.fragment))
             return
         slot.staged = publish
         if self.held_on >= 0:
@@ -352,46 +396,18 @@ class LearnerMachine:
         slot.staged = None
         fate = fate_of(slot.offer, publish)
         merged, unresolved = fate == "merged", slot.offer is not None and fate is None
-        reset = fate == "rejected"
+        reset = fate == "rejected" or slot.version < 0
         self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved, reset))
-        if self.params.adopt == "rebase" and slot.version >= 0 and not reset:
-            self._keep_progress(p, slot, merged)
+        if self.params.adopt == "rebase" and not reset:
+            self.out += slot.keep_progress(p, merged=merged)
         else:
-            self._restart_interval(p, slot, fate)
+            self.out += slot.restart(p, self.tokens, self.steps, fate)
         if slot.offer is not None and fate is not None:
             self.out.append(do.Drop(p, merged))
             slot.offer = None
         slot.version, slot.digest, slot.epoch = publish.version, publish.digest, publish.epoch
         if self.held_on == p:
             self._release(f"adopted version {publish.version}")
-
-    def _restart_interval(self, p: int, slot: Slot, fate: do.Fate | None) -> None:
-        """Overwrite and blend: counters restart, what was not offered is overwritten."""
-        offer = slot.offer
-        start = slot.origin
-        if offer is not None:
-            start = max(start, offer.end)
-            if fate is not None:
-                self._settle(p, offer.start, offer.end, fate)
-        self._settle(p, start, self.tokens, "overwritten")
-        slot.origin, slot.origin_steps = self.tokens, self.steps
-
-    def _keep_progress(self, p: int, slot: Slot, merged: bool) -> None:
-        """Rebase: what was merged leaves the open interval, everything else stays in it."""
-        offer = slot.offer
-        if merged and offer is not None:
-            self._settle(p, offer.start, offer.end, "merged")
-            slot.origin, slot.origin_steps = offer.end, offer.end_steps
-
-    def _settle(self, p: int, start: int, end: int, fate: do.Fate) -> None:
-        if end <= start:
-            return
-        slot = self.slots[p]
-        if fate == "merged":
-            slot.merged += end - start
-        else:
-            slot.discarded += end - start
-        self.out.append(do.Settle(p, start, end, fate))
 
     # Boundary
 
@@ -408,6 +424,7 @@ class LearnerMachine:
                 self._answer(p, slot)
             if slot.staged is not None:
                 self._adopt(p, slot)
+        self.out += self.borrowing.boundary()
         if self.params.waits and not self.finished:
             self._maybe_hold(event.at_ns)
         self._report(event.at_ns)
@@ -435,9 +452,7 @@ class LearnerMachine:
         self.num_reports += 1
         self._tell(
             msg.Report(
-                self.name,
-                self.incarnation,
-                self.epoch,
+                *self._me(),
                 self.num_reports,
                 self.clock,
                 self.tokens,
@@ -448,6 +463,9 @@ class LearnerMachine:
                 tuple(slot.holding(self.steps) for slot in self.slots),
             )
         )
+
+    def _me(self) -> Self:
+        return Self(self.name, self.incarnation, self.epoch)
 
     def _tell(self, message: msg.FromLearner) -> None:
         self.out.append(do.Tell(message))
@@ -462,6 +480,9 @@ _HANDLERS: dict[type, Callable[[LearnerMachine, Any], None]] = {
     ev.SeedReady: LearnerMachine._seed_ready,
     ev.TimerFired: LearnerMachine._timer,
     ev.LeaveRequested: LearnerMachine._leave,
+    ev.MomentsWanted: LearnerMachine._moments_wanted,
+    ev.MomentsCopied: LearnerMachine._moments_copied,
+    ev.MomentsRestored: LearnerMachine._moments_restored,
 }
 
 _FROM_SYNCER: dict[type, Callable[[LearnerMachine, int, Any], None]] = {
@@ -470,4 +491,8 @@ _FROM_SYNCER: dict[type, Callable[[LearnerMachine, int, Any], None]] = {
     msg.Ask: LearnerMachine._ask,
     msg.Publish: LearnerMachine._publish,
     msg.Cancelled: LearnerMachine._cancelled,
+    msg.DonateAsk: LearnerMachine._donate_ask,
+    msg.Moments: LearnerMachine._moments,
+    msg.NoMoments: LearnerMachine._no_moments,
+    msg.Quarantined: LearnerMachine._quarantined,
 }

@@ -48,6 +48,8 @@ class Session:
     has_offered: bool = False
     left: bool = False
     lost: bool = False
+    moments: str = ""
+    """Where this life found its optimizer state, once it has said so."""
     sent: dict[int, Sent] = field(default_factory=dict)
     transit: MovingAverage = field(init=False)
     """Time from sending a version to the report that shows it."""

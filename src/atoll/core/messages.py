@@ -20,6 +20,8 @@ __all__ = [
     "Beat",
     "Body",
     "Cancelled",
+    "DonateAsk",
+    "Donation",
     "Fenced",
     "FromLearner",
     "FromSyncer",
@@ -28,9 +30,14 @@ __all__ = [
     "Holding",
     "Leave",
     "Message",
+    "Moments",
+    "MomentsAsk",
+    "NoMoments",
     "Publish",
+    "Quarantined",
     "Refused",
     "Report",
+    "Restored",
     "SeedAsk",
     "SeedBody",
     "Verdict",
@@ -168,6 +175,41 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
+class MomentsAsk:
+    """A learner that came back without optimizer state asks for one fragment of a healthy peer's."""
+
+    name: str
+    incarnation: int
+    epoch: int
+    fragment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Donation:
+    """One fragment of a learner's optimizer state, for another learner."""
+
+    name: str
+    incarnation: int
+    epoch: int
+    fragment: int
+    recipient: str
+    recipient_incarnation: int
+    digest: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Where a life found its optimizer state: `own` disk, a `peer`, or nowhere (`fresh`)."""
+
+    name: str
+    incarnation: int
+    epoch: int
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """A graceful goodbye: offers already made still count."""
 
@@ -186,6 +228,9 @@ class Welcome:
     t: int
     shard: int
     finished: bool
+    rewound: int = 0
+    """The last epoch in which an operator went back to an earlier tick: whoever knows only epochs before it
+    takes its clock from t again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +330,63 @@ class Cancelled:
     reason: str
 
 
-FromLearner: TypeAlias = Hello | Report | Header | Abstain | Body | SeedBody | Want | Leave
-FromSyncer: TypeAlias = Welcome | Refused | Fenced | WhoIs | Beat | SeedAsk | Ask | Publish | Cancelled
+@dataclass(frozen=True, slots=True)
+class DonateAsk:
+    """A peer lacks its optimizer state: send one fragment of yours."""
+
+    epoch: int
+    incarnation: int
+    fragment: int
+    recipient: str
+    recipient_incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """One fragment of a peer's optimizer state, passed on."""
+
+    epoch: int
+    incarnation: int
+    fragment: int
+    donor: str
+    digest: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoments:
+    """Nobody can donate: start fresh."""
+
+    epoch: int
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Too many offers were rejected: what this learner holds is not to be built upon, so heal anew."""
+
+    epoch: int
+    incarnation: int
+    reason: str
+
+
+FromLearner: TypeAlias = (
+    Hello | Report | Header | Abstain | Body | SeedBody | Want | MomentsAsk | Donation | Restored | Leave
+)
+FromSyncer: TypeAlias = (
+    Welcome
+    | Refused
+    | Fenced
+    | WhoIs
+    | Beat
+    | SeedAsk
+    | Ask
+    | Publish
+    | Cancelled
+    | DonateAsk
+    | Moments
+    | NoMoments
+    | Quarantined
+)
 Message: TypeAlias = FromLearner | FromSyncer

@@ -41,6 +41,8 @@ class Contributor(NamedTuple):
     steps: int
     base_version: int
     weight: float
+    scale: float = 1.0
+    """What the offer was multiplied by: less than 1 if it was clipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """One life of the syncer; durable before it says a word."""
+    """One life of the syncer; durable before it says a word. Or an operator's way back: then t says where."""
 
     epoch: int
     rollbacks: tuple[Rollback, ...]
+    t: int = -1
+    """The tick that an operator went back to; -1: nobody did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,8 @@ class StoredState:
     merges: int = 0
     merged_tokens: int = 0
     finished: bool = False
+    rewound: int = 0
+    """The last epoch in which an operator went back; clocks of learners that knew earlier ones are void."""
     fragments: list[StoredFragment] = field(default_factory=list)
     members: dict[str, StoredMember] = field(default_factory=dict)
     contributions: dict[tuple[str, int], Contribution] = field(default_factory=dict)
@@ -181,6 +187,8 @@ class StoredState:
                 self.rollbacks = ()
                 for rollback in record.rollbacks:
                     self._apply_rollback(rollback)
+                if record.t >= 0:
+                    self.t, self.finished, self.rewound = record.t, False, record.epoch
             case SeedRecord():
                 self.fragments = [StoredFragment(0, digest, "") for digest in record.digests]
             case FinishRecord():

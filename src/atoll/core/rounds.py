@@ -19,7 +19,8 @@ from atoll.core.members import Sent, Session
 from atoll.core.quorum import Cancel, Close, Gathering, judge
 from atoll.core.records import Contributor, RoundRecord
 from atoll.core.round import FIXED, NO_OFFER, Phase, Round
-from atoll.core.weights import token_weight
+from atoll.core.strikes import Strikes
+from atoll.core.weights import capped, token_weight
 
 __all__ = ["Rounds"]
 
@@ -29,6 +30,7 @@ class Rounds:
     """All open rounds, and what is remembered from past ones."""
 
     desk: Desk
+    strikes: Strikes
     open: dict[int, Round] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     """Fragment -> number of its last round that ended in this epoch."""
@@ -44,7 +46,9 @@ class Rounds:
         params = self.desk.params
         self.quorum_ns = MovingAverage(params.averaging)
         self.merge_ns = MovingAverage(params.averaging)
-        self.gates = [NormGate(params.norm_gate) for _ in range(params.num_fragments)]
+        self.gates = [
+            NormGate(params.norm_gate, params.on_large == "clip") for _ in range(params.num_fragments)
+        ]
 
     # Opening
 
@@ -121,6 +125,8 @@ class Rounds:
         if refusal:
             rnd.drop(header.name, refusal)
             desk.note("dropped", f"{refusal.verdict}: {refusal.reason}", fragment=p, who=header.name)
+            if refusal.verdict == "rejected":
+                self.strikes.strike(header.name, refusal.reason)
         else:
             session.has_offered = True
             rnd.headers[header.name] = header
@@ -251,23 +257,39 @@ class Rounds:
         if rnd is None:
             return
         gate = self.gates[rnd.fragment]
+        refused = []
         for result in event.results:
             refusal = gate.judge(result, rnd.headers[result.name].steps)
             if refusal:
+                refused.append((result, refusal))
                 rnd.drop(result.name, refusal)
                 self.desk.note("dropped", refusal.reason, fragment=rnd.fragment, who=result.name)
+        for result, refusal in refused:
+            if rnd.headers or not result.finite:  # too large for all of them is a new world, no strike
+                self.strikes.strike(result.name, refusal.reason)
         if not rnd.headers:
             self._nobody_passed(gate, event)
         if self.lacks_quorum(rnd):
             self.cancel(rnd, f"{len(rnd.headers)} of {self.desk.params.min_quorum} offers passed the gates")
             return
+        scales = {}
         for result in event.results:
             if result.name in rnd.headers:
-                gate.passed(result, rnd.headers[result.name].steps)
+                scales[result.name] = self._clip(rnd, gate, result)
         rnd.phase = Phase.MERGE
         version = self.desk.state.fragments[rnd.fragment].version + 1
-        parts = tuple(self._contributor(rnd.headers[name]) for name in sorted(rnd.headers))
+        parts = self._contributors(rnd, scales)
         self.desk.out.append(do.Merge(rnd.fragment, rnd.number, version, parts))
+
+    def _clip(self, rnd: Round, gate: NormGate, result: ev.Inspection) -> float:
+        """By how much an offer is scaled down; from now on later ones are judged by it."""
+        steps = rnd.headers[result.name].steps
+        scale = gate.scale(result, steps)
+        if scale < 1.0:
+            reason = f"clipped: scaled by {scale:.3g} to {gate.factor:g} x the median norm"
+            self.desk.note("clipped", reason, fragment=rnd.fragment, who=result.name)
+        gate.passed(result, steps, scale)
+        return scale
 
     def _nobody_passed(self, gate: NormGate, event: ev.Inspected) -> None:
         present = {s.name for s in self.desk.connected(event.at_ns) if s.healed}
@@ -275,15 +297,15 @@ class Rounds:
             reason = "everybody's offers are far larger than those merged before: judged anew from here on"
             self.desk.note("gate", reason, fragment=event.fragment)
 
-    def _contributor(self, header: msg.Header) -> Contributor:
-        return Contributor(
-            header.name,
-            header.incarnation,
-            header.start,
-            header.end,
-            header.steps,
-            header.base_version,
-            token_weight(header.end - header.start, header.steps),
+    def _contributors(self, rnd: Round, scales: dict[str, float]) -> tuple[Contributor, ...]:
+        """In order of name, with weights of which none has more than its share."""
+        headers = [rnd.headers[name] for name in sorted(rnd.headers)]
+        weights = [token_weight(header.end - header.start, header.steps) for header in headers]
+        return tuple(
+            Contributor(
+                h.name, h.incarnation, h.start, h.end, h.steps, h.base_version, weight, scales[h.name]
+            )
+            for h, weight in zip(headers, capped(weights, self.desk.params.max_share), strict=True)
         )
 
     def merged(self, event: ev.Merged) -> None:
@@ -347,6 +369,8 @@ class Rounds:
         self.merge_ns.add(now_ns - rnd.closed_ns)
         desk.out.append(do.Install(record.fragment, rnd.number, record.version))
         names = {part.name for part in record.contributors}
+        for part in record.contributors:
+            self.strikes.forgive(part.name)
         for session in desk.sessions.values():
             session.refresh(desk.state.fragments)
             if not session.left:
@@ -453,11 +477,11 @@ class Rounds:
         """Whether a round has its contributors and can only go on to its end."""
         return rnd.phase in FIXED
 
-    def fence(self, name: str, now_ns: int) -> None:
-        """Take the offers of a past incarnation out of every round that has not merged."""
+    def fence(self, name: str, now_ns: int, reason: str) -> None:
+        """Take the offers of a learner out of every round that has not merged."""
         for rnd in list(self.open.values()):
             if rnd.phase not in FIXED and name in rnd.asked:
-                refusal = Refusal("rejected", "a newer incarnation was admitted")
+                refusal = Refusal("rejected", reason)
                 rnd.drop(name, refusal)
                 self.desk.note("dropped", f"rejected: {refusal.reason}", fragment=rnd.fragment, who=name)
                 self.wake(rnd.fragment, now_ns)

@@ -10,21 +10,24 @@ budget is spent, one last round per fragment is run under a deadline.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
+from atoll.core.admission import Admission
 from atoll.core.desk import Desk
+from atoll.core.donations import Donations
 from atoll.core.gates import is_well_formed
-from atoll.core.members import NAME, Session
+from atoll.core.members import Session
 from atoll.core.params import RunParams
 from atoll.core.records import EpochRecord, FinishRecord, MemberRecord, RoundRecord, SeedRecord
 from atoll.core.round import NO_OFFER
 from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
 from atoll.core.seeding import Seeding
+from atoll.core.strikes import Strikes
 
 __all__ = ["HEAL_WINDOW", "SyncerMachine"]
 
@@ -40,12 +43,12 @@ class SyncerMachine:
     desk: Desk = field(init=False)
     rounds: Rounds = field(init=False)
     seeding: Seeding = field(init=False)
+    admission: Admission = field(init=False)
+    donations: Donations = field(init=False)
+    strikes: Strikes = field(init=False)
     is_active: bool = False
     """The epoch is durable: from here on it may speak."""
-    active_since_ns: int = 0
     accepts_loss: bool = False
-    joining: dict[str, msg.Hello] = field(default_factory=dict)
-    """Admissions on their way into the store."""
     has_quorum: bool = False
     drain_reason: str = ""
     drain_until_ns: int = 0
@@ -53,8 +56,11 @@ class SyncerMachine:
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.params, Schedule(self.params))
-        self.rounds = Rounds(self.desk)
+        self.strikes = Strikes(self.desk)
+        self.rounds = Rounds(self.desk, self.strikes)
         self.seeding = Seeding(self.desk)
+        self.admission = Admission(self.desk, self.rounds, self.seeding)
+        self.donations = Donations(self.desk)
 
     def handle(self, event: ev.Event) -> list[do.Command]:
         """Take in one event; returns the commands to perform, in order."""
@@ -66,6 +72,10 @@ class SyncerMachine:
 
     def _booted(self, event: ev.Booted) -> None:
         self.accepts_loss = event.accepts_loss
+        if event.budget is not None:
+            ticks, tokens, drain_ns = event.budget
+            params = replace(self.params, budget_ticks=ticks, budget_tokens=tokens, drain_ns=drain_ns)
+            self.params = self.desk.params = self.desk.schedule.params = params
         self.desk.out.append(do.Load())
 
     def _loaded(self, event: ev.Loaded) -> None:
@@ -93,9 +103,9 @@ class SyncerMachine:
             case RoundRecord():
                 self._round_committed(event.at_ns, record)
             case MemberRecord():
-                self._admitted(event.at_ns, record)
+                self.admission.admitted(event.at_ns, record)
             case EpochRecord():
-                self.is_active, self.active_since_ns = True, event.at_ns
+                self.is_active, self.admission.active_since_ns = True, event.at_ns
                 self.desk.schedule.t = self.desk.state.t
                 self._beat(event.at_ns)
             case SeedRecord():
@@ -169,7 +179,7 @@ class SyncerMachine:
             return
         message = event.message
         if isinstance(message, msg.Hello):
-            self._hello(event.at_ns, message)
+            self.admission.hello(event.at_ns, message)
             return
         if not is_well_formed(message, self.params.num_fragments):
             who = str(getattr(message, "name", ""))
@@ -185,10 +195,10 @@ class SyncerMachine:
         desk = self.desk
         member = desk.state.members.get(message.name)
         if member is not None and message.incarnation < member.incarnation:
-            self._send_fenced(message.name, message.incarnation)
+            self.admission.send_fenced(message.name, message.incarnation)
             return None
         session = desk.sessions.get(message.name)
-        if message.name in self.joining:
+        if message.name in self.admission.joining:
             return None
         if session is None or not self.is_current(message, session):
             desk.out.append(do.Send(message.name, message.incarnation, msg.WhoIs(desk.epoch)))
@@ -198,78 +208,6 @@ class SyncerMachine:
     def is_current(self, message: Any, session: Session) -> bool:
         """Of this epoch and of the incarnation that holds the name."""
         return bool(message.epoch == self.desk.epoch and message.incarnation == session.incarnation)
-
-    def _send_fenced(self, name: str, incarnation: int) -> None:
-        reason = f"a newer incarnation of {name} was admitted; this one must stop offering"
-        self.desk.out.append(do.Send(name, incarnation, msg.Fenced(self.desk.epoch, incarnation, reason)))
-
-    def _hello(self, now_ns: int, hello: msg.Hello) -> None:
-        """Admit a new life, or take a known one up again."""
-        if not NAME.fullmatch(hello.name):
-            self._refuse(hello, f"the name {hello.name!r} does not match {NAME.pattern}")
-            return
-        if hello.name in self.joining:
-            return
-        member = self.desk.state.members.get(hello.name)
-        if member is None:
-            if hello.incarnation:
-                self._refuse(hello, "this run never admitted you; start again as a new learner")
-            else:
-                num_new = sum(1 for name in self.joining if name not in self.desk.state.members)
-                self._admit(now_ns, hello, 1, len(self.desk.state.members) + num_new)
-        elif hello.life == member.lives[-1] and hello.key == member.key:
-            self._attach(now_ns, hello, member.incarnation, member.shard)
-        elif hello.key != member.key and self._may_be_alive(hello.name, now_ns):
-            self._refuse(hello, f"the name {hello.name} is in use by a live learner with another key")
-        elif hello.incarnation or hello.life in member.lives:
-            self._send_fenced(hello.name, hello.incarnation)
-        else:
-            self._admit(now_ns, hello, member.incarnation + 1, member.shard)
-
-    def _may_be_alive(self, name: str, now_ns: int) -> bool:
-        """Connected; or, right after a boot, not yet given the time to come back."""
-        session = self.desk.sessions.get(name)
-        if session is None:
-            return now_ns - self.active_since_ns <= self.params.alive_ns
-        return session.is_connected(now_ns, self.params.alive_ns)
-
-    def _refuse(self, hello: msg.Hello, reason: str) -> None:
-        self.desk.note("refused", reason, who=hello.name)
-        refused = msg.Refused(self.desk.epoch, hello.life, reason)
-        self.desk.out.append(do.Send(hello.name, hello.incarnation, refused))
-
-    def _admit(self, now_ns: int, hello: msg.Hello, incarnation: int, shard: int) -> None:
-        """Durable first. While an offer of the old life is past recall, the new one waits:
-
-        its hello is repeated."""
-        if self.rounds.is_past_recall(hello.name):
-            return
-        self.rounds.fence(hello.name, now_ns)
-        self.desk.sessions.pop(hello.name, None)
-        self.joining[hello.name] = hello
-        record = MemberRecord(self.desk.epoch, hello.name, hello.key, hello.life, incarnation, shard)
-        self.desk.commit(record)
-
-    def _admitted(self, now_ns: int, record: MemberRecord) -> None:
-        hello = self.joining.pop(record.name)
-        self.desk.note("admitted", f"incarnation {record.incarnation}", who=record.name)
-        self._attach(now_ns, hello, record.incarnation, record.shard)
-        if record.incarnation > 1:
-            self._send_fenced(record.name, record.incarnation - 1)
-
-    def _attach(self, now_ns: int, hello: msg.Hello, incarnation: int, shard: int) -> None:
-        desk = self.desk
-        session = desk.sessions.get(hello.name)
-        if session is None or session.incarnation != incarnation:
-            session = Session(hello.name, incarnation, now_ns, now_ns, self.params.averaging)
-            desk.sessions[hello.name] = session
-            desk.schedule.shifts.pop(hello.name, None)
-        session.heard_ns = now_ns
-        session.sent.clear()  # a connection was made anew: what was on its way is gone
-        t, finished = desk.schedule.t, desk.state.finished
-        desk.send(session, msg.Welcome(desk.epoch, hello.life, incarnation, t, shard, finished))
-        if not desk.state.fragments:
-            self.seeding.ask(now_ns)
 
     def _leave(self, now_ns: int, session: Session, message: msg.Leave) -> None:
         session.left = True
@@ -337,6 +275,7 @@ class SyncerMachine:
             if self.drain_reason:
                 self._finish()
             return
+        self._tend_quarantine(now_ns)
         counted = [s for s in desk.connected(now_ns) if self.may_offer(s)]
         self._note_quorum(len(counted))
         start = desk.schedule.t
@@ -364,8 +303,19 @@ class SyncerMachine:
             session.held_on = -1
 
     def may_offer(self, session: Session) -> bool:
-        """Only a healed learner is asked."""
-        return session.healed
+        """Only a healed learner is asked, and none in quarantine."""
+        return session.healed and session.name not in self.strikes.until_ns
+
+    def _tend_quarantine(self, now_ns: int) -> None:
+        """Put in who has had enough strikes, let out whose time is over or whom the quorum needs."""
+        strikes = self.strikes
+        for name in list(strikes.due):
+            strikes.quarantine(name, now_ns)
+            self.rounds.fence(name, now_ns, "the learner was quarantined")
+        if strikes.until_ns:
+            healed = {s.name for s in self.desk.connected(now_ns) if s.healed}
+            is_needed = len(healed - strikes.until_ns.keys()) < self.params.min_quorum <= len(healed)
+            strikes.release(now_ns, is_needed)
 
     def _note_quorum(self, num_counted: int) -> None:
         reached = num_counted >= self.params.min_quorum
@@ -382,6 +332,8 @@ class SyncerMachine:
 
     def _budget_spent(self, now_ns: int) -> bool:
         params, desk = self.params, self.desk
+        if self._awaits_return(now_ns):
+            return False
         if params.budget_ticks and desk.schedule.t >= params.budget_ticks:
             self._begin_drain(now_ns, f"budget of {params.budget_ticks} ticks spent")
         elif params.budget_tokens:
@@ -389,6 +341,13 @@ class SyncerMachine:
             if merged >= params.budget_tokens:
                 self._begin_drain(now_ns, f"budget of {params.budget_tokens} tokens spent")
         return bool(self.drain_reason)
+
+    def _awaits_return(self, now_ns: int) -> bool:
+        """Right after a boot, learners that trained on are still on their way: their progress must count."""
+        if now_ns - self.admission.active_since_ns > self.params.alive_ns:
+            return False
+        back = {s.name for s in self.desk.connected(now_ns) if s.holdings or s.left}
+        return not self.desk.state.members.keys() <= back
 
     def _begin_drain(self, now_ns: int, reason: str) -> None:
         self.drain_reason = reason
@@ -436,8 +395,21 @@ class SyncerMachine:
     def _seed_body(self, now_ns: int, session: Session, body: msg.SeedBody) -> None:
         self.seeding.body(body)
 
+    def _moments_ask(self, now_ns: int, session: Session, message: msg.MomentsAsk) -> None:
+        self.donations.ask(session, message.fragment, now_ns)
+
+    def _donation(self, now_ns: int, session: Session, message: msg.Donation) -> None:
+        self.donations.donated(session, message, now_ns)
+
+    def _restored(self, now_ns: int, session: Session, message: msg.Restored) -> None:
+        if session.moments != message.source:
+            session.moments = message.source
+            self.desk.note("moments", f"{message.source}: {message.reason}", who=session.name)
+
     def _inspected(self, event: ev.Inspected) -> None:
         self.rounds.inspected(event)
+        if self.strikes.due:
+            self._tend_quarantine(event.at_ns)
 
     def _merged(self, event: ev.Merged) -> None:
         self.rounds.merged(event)
@@ -466,5 +438,8 @@ _FROM_LEARNER: dict[type, Callable[[SyncerMachine, int, Session, Any], None]] = 
     msg.Body: SyncerMachine._body,
     msg.SeedBody: SyncerMachine._seed_body,
     msg.Want: SyncerMachine._want,
+    msg.MomentsAsk: SyncerMachine._moments_ask,
+    msg.Donation: SyncerMachine._donation,
+    msg.Restored: SyncerMachine._restored,
     msg.Leave: SyncerMachine._leave,
 }

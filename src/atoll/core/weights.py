@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["token_weight"]
+import math
+from collections.abc import Sequence
+
+__all__ = ["capped", "token_weight"]
 
 
 def token_weight(tokens: int, steps: int) -> float:
@@ -14,3 +17,20 @@ def token_weight(tokens: int, steps: int) -> float:
     if steps <= 0 or tokens <= 0:
         return 0.0
     return tokens * tokens / steps
+
+
+def capped(weights: Sequence[float], max_share: float) -> list[float]:
+    """The same weights, with none above its share of their sum; equal ones, if there are too few for that.
+
+    Whoever is above gets exactly the share; the others keep their weights, and so their ratios.
+    """
+    if max_share * len(weights) <= 1.0:
+        return [1.0] * len(weights) if max_share < 1.0 and len(weights) > 1 else list(weights)
+    above: set[int] = set()
+    while True:
+        rest = math.fsum(weight for index, weight in enumerate(weights) if index not in above)
+        limit = rest * max_share / (1.0 - max_share * len(above))
+        more = {i for i, weight in enumerate(weights) if i not in above and weight > limit}
+        if not more:
+            return [limit if index in above else weight for index, weight in enumerate(weights)]
+        above |= more

@@ -12,9 +12,10 @@ from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core import records as rec
 from atoll.core.params import RunParams
-from atoll.invariants.books import Commit, Intervals, Violation
+from atoll.invariants import beginning, learners, restarts
+from atoll.invariants.books import NO_INTERVALS, Chain, Commit, Intervals, Violation
 from atoll.invariants.liveness import NEVER, Liveness
-from atoll.tape.entries import SYNCER, Content, Entry, Milestone, Stored, Truth
+from atoll.tape.entries import SYNCER, Content, Entry, Image, Milestone, Stored, Truth
 
 __all__ = ["Checker", "check"]
 
@@ -31,8 +32,11 @@ class Checker:
     """How late timers may fire: 0 in virtual time."""
     num_checks: Counter[str] = field(default_factory=Counter)
     now_ns: int = 0
-    versions: list[list[Commit]] = field(default_factory=list)
-    """Fragment -> its versions, as far as they count now; index 0 is the seed."""
+    versions: list[Chain] = field(default_factory=list)
+    """Fragment -> its versions, as far as they count now."""
+    num_merges: int = 0
+    num_tokens: int = 0
+    """In the versions that count."""
     served: list[int] = field(default_factory=list)
     """Fragment -> the version that the syncer knows to be stored."""
     epoch: int = 0
@@ -42,6 +46,12 @@ class Checker:
     voided: set[tuple[str, int, int, int, int]] = field(default_factory=set)
     """(name, incarnation, fragment, start, end) that were merged and then lost by a rollback."""
     settled: dict[tuple[str, int, int], Intervals] = field(default_factory=dict)
+    unproven: list[Violation] = field(default_factory=list)
+    """What would be violations if the tape began at the beginning, which is not known before it is seeded."""
+    known_from: dict[str, int] = field(default_factory=dict)
+    """Name -> the first incarnation whose merges are known; all, unless the tape was cut."""
+    in_flight: dict[int, rec.Record] = field(default_factory=dict)
+    """Ticket -> a record that may have been stored before the tape begins."""
     owners: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Actor -> (name, incarnation)."""
     headers: dict[tuple[str, int, int, int, int], tuple[msg.Header, list[int]]] = field(default_factory=dict)
@@ -85,8 +95,10 @@ class Checker:
 
     # The store
 
-    def _stored(self, actor: str, item: Stored) -> None:
+    def stored(self, actor: str, item: Stored) -> None:
+        """A record counts from here on."""
         record = item.record
+        self.in_flight = {ticket: other for ticket, other in self.in_flight.items() if other != record}
         match record:
             case rec.RoundRecord():
                 self._round(record)
@@ -110,12 +122,16 @@ class Checker:
                 self.epoch = record.epoch
                 self.liveness.restart()
                 for back in record.rollbacks:
-                    self._fall_back(back.fragment, back.to_version, taped=True)
-                self.served = [chain[-1].version for chain in self.versions]
+                    restarts.roll_back(self, back, "operator" if record.t >= 0 else "tape")
+                if record.t >= 0:
+                    self.t, self.is_open, self.has_finished = record.t, True, False
+                self.served = [chain.last.version for chain in self.versions]
             case rec.SeedRecord():
                 self.expect("I1", not self.versions, lambda: "the run was seeded twice")
-                self.versions = [[Commit(0, digest, ())] for digest in record.digests]
+                self.versions = [Chain([Commit(0, digest, ())]) for digest in record.digests]
                 self.served = [0] * len(record.digests)
+                self.violations += self.unproven
+                self.unproven = []
             case rec.FinishRecord():
                 self.is_open = False
                 self.has_finished = True
@@ -128,8 +144,8 @@ class Checker:
             self.merged_since_heal.add(p)
         self.expect(
             "I1",
-            record.version == chain[-1].version + 1,
-            lambda: f"fragment {p}: version {record.version} after {chain[-1].version}",
+            record.version == chain.last.version + 1,
+            lambda: f"fragment {p}: version {record.version} after {chain.last.version}",
         )
         self.expect(
             "I3",
@@ -142,11 +158,21 @@ class Checker:
         self.expect(
             "I11", self.finite.get(p, True), lambda: f"fragment {p}: the merged values are not finite"
         )
+        self.expect("I14", self._is_shared(parts), lambda: f"fragment {p}: {parts} exceed their share")
         contents = self.truths.pop((p, record.version), ())
         truth = {content.name: content for content in contents}
         for part in parts:
             self._contributor(record, part, truth.get(part.name))
-        chain.append(Commit(record.version, record.digest, parts))
+        chain.commits.append(Commit(record.version, record.digest, parts))
+        self.num_merges += 1
+        self.num_tokens += sum(part.end - part.start for part in parts)
+
+    def _is_shared(self, parts: tuple[rec.Contributor, ...]) -> bool:
+        """Nobody has more than its share of the weight; all are equal if they are too few for that."""
+        weights, share = [part.weight for part in parts], self.params.max_share
+        if share * len(parts) <= 1.0:
+            return len(parts) == 1 or share >= 1.0 or len(set(weights)) == 1
+        return max(weights) <= share * sum(weights) * (1 + 1e-9)
 
     def _contributor(self, record: rec.RoundRecord, part: rec.Contributor, truth: Content | None) -> None:
         p, who = record.fragment, f"{part.name} (incarnation {part.incarnation})"
@@ -158,21 +184,21 @@ class Checker:
             part.incarnation == self.incarnations.get(part.name),
             lambda: f"{who} is fenced, {self.incarnations.get(part.name)} holds the name",
         )
-        lag = chain[-1].version - part.base_version
-        self.expect("I4", 0 <= lag <= 1, lambda: f"{who}: base {part.base_version} on {chain[-1].version}")
+        lag = chain.last.version - part.base_version
+        self.expect("I4", 0 <= lag <= 1, lambda: f"{who}: base {part.base_version} on {chain.last.version}")
         key = (part.name, part.incarnation, p)
         clash = self.merged.setdefault(key, Intervals()).add(part.start, part.end, "merged")
         self.expect(
             "I2", clash is None, lambda: f"{who}, fragment {p}: [{part.start}, {part.end}) overlaps {clash}"
         )
-        for row in self.settled.get(key, _NO_INTERVALS).rows:
+        for row in self.settled.get(key, NO_INTERVALS).rows:
             self.num_checks["I5"] += 1
             if row[2] != "merged" and row[0] < part.end and part.start < row[1]:
                 self.broken("I5", f"{who}, fragment {p}: {row} was merged after all")
         tokens = part.end - part.start
         self.expect(
             "I14",
-            part.weight == tokens * tokens / max(1, part.steps),
+            part.weight == tokens * tokens / max(1, part.steps) or self.params.max_share < 1.0,
             lambda: f"{who}: weight {part.weight} for {tokens} tokens in {part.steps} steps",
         )
         self._heard(record, part, who)
@@ -193,9 +219,11 @@ class Checker:
             part.incarnation == truth.incarnation,
             lambda: f"{who}: the body is of incarnation {truth.incarnation}",
         )
-        bases = [commit.digest for commit in chain if commit.version == part.base_version]
+        base = chain.at(part.base_version)
         self.expect(
-            "I4", truth.base_digest in bases, lambda: f"{who}: the body is based on {truth.base_digest}"
+            "I4",
+            base is not None and truth.base_digest == base.digest,
+            lambda: f"{who}: the body is based on {truth.base_digest}",
         )
         self.expect("I11", truth.finite, lambda: f"{who}: a delta that is not finite was merged")
 
@@ -224,88 +252,17 @@ class Checker:
     def _truth(self, actor: str, item: Truth) -> None:
         self.truths[item.fragment, item.version] = item.contents
 
-    # Restarts
-
-    def _booted(self, actor: str, event: ev.Booted) -> None:
-        self.calm_since_ns = self.now_ns
-        self.gathering.clear()
-        self.truths.clear()
-        self.liveness.restart()
-
-    def _loaded(self, actor: str, event: ev.Loaded) -> None:
-        state = event.state
-        is_safe = self.params.durability == "merge"
-        for problem in state.problems:
-            if is_safe or "the fold gives" in problem:
-                self.broken("I9", problem)
-        if not self.versions:
-            return
-        if not is_safe:
-            for p, fragment in enumerate(state.fragments):
-                self._fall_back(p, fragment.version, taped=False)
-        self._compare_state(state)
-        self.t = state.t
-        self.skipped.clear()
-
-    def _compare_state(self, state: rec.StoredState) -> None:
-        for p, fragment in enumerate(state.fragments):
-            last = self.versions[p][-1]
-            self.num_checks["I9"] += 1
-            if (fragment.version, fragment.digest) != last[:2]:
-                self.broken("I9", f"fragment {p}: found {fragment}, stored {last[:2]}")
-        parts = [part for chain in self.versions for commit in chain for part in commit.contributors]
-        tokens = sum(part.end - part.start for part in parts)
-        self.expect(
-            "I9",
-            state.merged_tokens == tokens,
-            lambda: f"{state.merged_tokens} tokens, {tokens} stored",
-        )
-        merges = sum(len(chain) - 1 for chain in self.versions)
-        self.expect("I9", state.merges == merges, lambda: f"{state.merges} merges found, {merges} stored")
-        found = {member.name: member.incarnation for member in state.members.values()}
-        self.expect(
-            "I9", found == self.incarnations, lambda: f"members {found} found, {self.incarnations} stored"
-        )
-        self.expect(
-            "I9", state.epoch == self.epoch, lambda: f"epoch {state.epoch} found, {self.epoch} stored"
-        )
-        for (name, p), held in state.contributions.items():
-            mine = [
-                part.end
-                for commit in self.versions[p]
-                for part in commit.contributors
-                if part.name == name and part.incarnation == self.incarnations.get(name)
-            ]
-            self.num_checks["I9"] += 1
-            if mine and held.upto < mine[-1]:
-                self.broken("I9", f"{name}, fragment {p}: {held.upto} found, {mine[-1]} merged")
-
-    def _fall_back(self, p: int, version: int, *, taped: bool) -> None:
-        chain = self.versions[p]
-        if version < chain[-1].version:
-            self.expect(
-                "I1",
-                self.params.durability != "merge",
-                lambda: f"fragment {p} fell from {chain[-1].version} to {version} (taped: {taped})",
-            )
-            for commit in chain[version + 1 :]:
-                for part in commit.contributors:
-                    key = (part.name, part.incarnation, p)
-                    self.merged[key].remove(part.start)
-                    self.voided.add((*key, part.start, part.end))
-            del chain[version + 1 :]
-
     # What the syncer says and hears
 
     def _send(self, actor: str, item: do.Send) -> None:
         message = item.message
         if isinstance(message, msg.Publish):
             p, version = message.fragment, message.version
-            chain = self.versions[p] if self.versions else []
+            commit = self.versions[p].at(version) if self.versions else None
             self.expect(
                 "I6",
-                version < len(chain) and chain[version].digest == message.digest,
-                lambda: f"fragment {p}: version {version} published, {chain[-1:]} stored",
+                commit is not None and commit.digest == message.digest,
+                lambda: f"fragment {p}: version {version} published, {commit} stored",
             )
 
     def _received(self, actor: str, event: ev.Received) -> None:
@@ -367,6 +324,8 @@ class Checker:
     def _store_answered(self, actor: str, event: ev.Committed | ev.DeltaPut) -> None:
         if not event.ok:
             self.calm_since_ns = self.now_ns
+        elif isinstance(event, ev.Committed) and event.ticket in self.in_flight:
+            self.stored(actor, Stored(self.in_flight[event.ticket], True))
 
     # Rounds and ticks
 
@@ -402,6 +361,8 @@ class Checker:
 
     def _note(self, actor: str, item: do.Note) -> None:
         if item.kind in ("closed", "cancelled"):
+            if "passed the gates" in item.reason:  # a quorum of offers that are rejected is none
+                self.calm_since_ns = self.now_ns
             self.gathering.pop(item.fragment, None)
             self.liveness.offered_at.pop(item.fragment, None)
         elif item.kind == "drain":
@@ -411,31 +372,6 @@ class Checker:
                 self.liveness.offered_at[item.fragment][item.who] = NEVER
             if item.reason.startswith("late: no body") and self.healed_ns >= 0:
                 self.late_bodies[item.who] += 1
-
-    # The learners' side
-
-    def _started(self, actor: str, event: ev.Started) -> None:
-        self.owners[actor] = (event.name, 0)
-
-    def _tell(self, actor: str, item: do.Tell) -> None:
-        message = item.message
-        if isinstance(message, msg.Report):
-            self.owners[actor] = (message.name, message.incarnation)
-
-    def _settle(self, actor: str, item: do.Settle) -> None:
-        name, incarnation = self.owners[actor]
-        key = (name, incarnation, item.fragment)
-        clash = self.settled.setdefault(key, Intervals()).add(item.start, item.end, item.fate)
-        who = f"{name} (incarnation {incarnation}), fragment {item.fragment}"
-        self.expect("I5", clash is None, lambda: f"{who}: {item} overlaps {clash}")
-        merged = self.merged.get(key, _NO_INTERVALS).rows
-        if item.fate == "merged":
-            known = any(row[:2] == (item.start, item.end) for row in merged)
-            known = known or (*key, item.start, item.end) in self.voided
-            self.expect("I5", known, lambda: f"{who}: [{item.start}, {item.end}) was never merged")
-        else:
-            over = [row for row in merged if row[0] < item.end and item.start < row[1]]
-            self.expect("I5", not over, lambda: f"{who}: {item} contradicts the commit of {over}")
 
     # The parts of a simulated run
 
@@ -460,27 +396,26 @@ class Checker:
             self.expect("I10", not starved, lambda: f"{starved}: every body was dropped as late")
 
 
-_NO_INTERVALS = Intervals()
-
 _HANDLERS: dict[type, Callable[[Checker, str, Any], None]] = {
-    Stored: Checker._stored,
+    Stored: Checker.stored,
+    Image: beginning.image,
     Truth: Checker._truth,
     Milestone: Checker._milestone,
-    ev.Booted: Checker._booted,
-    ev.Loaded: Checker._loaded,
+    ev.Booted: restarts.booted,
+    ev.Loaded: restarts.loaded,
     ev.Received: Checker._received,
     ev.TimerFired: Checker._timer,
     ev.Merged: Checker._merged,
     ev.Committed: Checker._store_answered,
     ev.DeltaPut: Checker._store_answered,
-    ev.Started: Checker._started,
+    ev.Started: learners.started,
     do.Send: Checker._send,
     do.Install: Checker._install,
     do.Ticked: Checker._ticked,
     do.Opened: Checker._opened,
     do.Note: Checker._note,
-    do.Tell: Checker._tell,
-    do.Settle: Checker._settle,
+    do.Tell: learners.told,
+    do.Settle: learners.settled,
 }
 
 

@@ -106,7 +106,8 @@ class GlobalModel:
         """
         cut = self.manifest.fragments[fragment]
         norms = [self._norms_of(fragment, body) for body in bodies]
-        delta = merge(bodies, [part.weight for part in parts], self.offer_codec, cut, norms)
+        weights, scales = [part.weight for part in parts], [part.scale for part in parts]
+        delta = merge(bodies, weights, self.offer_codec, cut, norms, scales=scales)
         state = _copy(self.states[fragment])
         body = outer_step(state, delta, self.eta, self.mu, self.publish_codec)
         return MergeResult(delta, digest(delta), digest(state.served), _finite(state.served), state, body)

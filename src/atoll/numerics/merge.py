@@ -65,10 +65,12 @@ def merge(
     fragment: Fragment,
     unit_norms: Sequence[tuple[float, ...]] | None = None,
     out: Tensor | None = None,
+    scales: Sequence[float] | None = None,
 ) -> Tensor:
     """Return D of a round, in `out` if given. Bodies come in the order of their learners' names.
 
     `unit_norms` are the results of `inspect`, taken here if absent. Only the ratios of weights count.
+    `scales` multiply the offers themselves: less than 1 for one that was clipped.
     """
     if unit_norms is None:
         unit_norms = [inspect(body, codec, fragment) for body in bodies]
@@ -80,15 +82,18 @@ def merge(
             "Merge at least one offer, with weights that are finite, not negative, and not all zero.",
         )
     offers = [
-        (body, weight / total, norms) for body, weight, norms in zip(bodies, weights, unit_norms, strict=True)
+        (body, weight / total, norms, scale)
+        for body, weight, norms, scale in zip(
+            bodies, weights, unit_norms, scales or [1.0] * len(bodies), strict=True
+        )
     ]
     merger = Merger(codec, fragment, out)
     merger.add_all(offers)
     vanished = merger.vanished()
     if vanished:
         merger.restart(vanished)
-        for body, weight, norms in offers:
-            merger.add(body, weight, norms, only=vanished)
+        for body, weight, norms, scale in offers:
+            merger.add(body, weight, norms, only=vanished, scale=scale)
     return merger.finish()
 
 
@@ -109,18 +114,25 @@ class Merger:
         self._length: list[float] | None = None  # |acc| of each unit, once known
 
     def add(
-        self, body: Tensor, weight: float, unit_norms: tuple[float, ...], only: Sequence[int] | None = None
+        self,
+        body: Tensor,
+        weight: float,
+        unit_norms: tuple[float, ...],
+        only: Sequence[int] | None = None,
+        scale: float = 1.0,
     ) -> None:
         """Add one offer. Call in the order of learner names; `only` names the units of a second pass."""
-        factors = self._admit(body, weight, unit_norms, only)
+        factors = self._admit(body, weight, unit_norms, only, scale)
         for block in self._pieces:
             self._clear_if_fresh(block)
             self._add_block(block, body, factors)
         self._fresh = False
 
-    def add_all(self, offers: Sequence[tuple[Tensor, float, tuple[float, ...]]]) -> None:
-        """Add (body, weight, unit norms) of several offers in this order, with the bits of `add`."""
-        admitted = [(body, self._admit(body, weight, norms, None)) for body, weight, norms in offers]
+    def add_all(self, offers: Sequence[tuple[Tensor, float, tuple[float, ...], float]]) -> None:
+        """Add (body, weight, unit norms, scale) of several offers in this order, with the bits of `add`."""
+        admitted = [
+            (body, self._admit(body, weight, norms, None, scale)) for body, weight, norms, scale in offers
+        ]
         lengths = _Lengths(self._pieces)
         for block in self._pieces:
             self._clear_if_fresh(block)
@@ -166,7 +178,12 @@ class Merger:
         return self._acc
 
     def _admit(
-        self, body: Tensor, weight: float, norms: tuple[float, ...], only: Sequence[int] | None
+        self,
+        body: Tensor,
+        weight: float,
+        norms: tuple[float, ...],
+        only: Sequence[int] | None,
+        scale: float,
     ) -> list[float | None]:
         """Check an offer, count its weight, and return the factor of each unit (None: leave out)."""
         self._codec.check(body, self._fragment.numel)
@@ -185,9 +202,9 @@ class Merger:
                 continue
             self._weight[k] += weight
             if not self._rda[k]:
-                factors.append(weight)
+                factors.append(weight * scale)
             elif norm >= NORM_FLOOR:
-                self._radius[k] += weight * norm
+                self._radius[k] += weight * norm * scale
                 factors.append(weight / norm)
             else:
                 factors.append(None)

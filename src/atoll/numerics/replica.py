@@ -308,6 +308,9 @@ class Replica:
         self._bases[fragment], self._staged[fragment] = published, None
         if self._adopt == "overwrite" or reset or base is None:
             self._overwrite(fragment, staged)
+            open_offer = self._open[fragment]
+            if open_offer is not None:  # what came after its snapshot is gone
+                open_offer.mark = published
         elif self._adopt == "blend":
             local = self.gather(fragment, borrow("local", published.numel())).mul_(self._alpha)
             share = torch.mul(published, 1.0 - self._alpha, out=borrow("share", published.numel()))

@@ -46,7 +46,7 @@ from atoll.runtime.worker import Worker
 from atoll.wire import messages as wire
 from atoll.wire.url import LocalURL, RunURL, parse
 
-__all__ = ["join", "sizes_of"]
+__all__ = ["join", "moments_limit", "sizes_of"]
 
 log = logging.getLogger("atoll")
 
@@ -137,6 +137,11 @@ def sizes_of(manifest: Manifest, config: RunConfig) -> RunParams:
         publish_bytes=tuple(down.encoded_bytes(numel) for numel in sizes),
         full_bytes=tuple(4 * numel for numel in sizes),
     )
+
+
+def moments_limit(full_bytes: int) -> int:
+    """Largest donation of optimizer state for a fragment of this size: a few values for each of its own."""
+    return 4 * full_bytes + (1 << 20)
 
 
 @dataclass(eq=False)
@@ -280,11 +285,13 @@ class _Joining:
             self.changed.set()
 
     def _size_of(self, message: wire.Bulk) -> int | None:
-        if not isinstance(message, msg.Publish) or self.shell is None:
+        if not isinstance(message, (msg.Publish, msg.Moments)) or self.shell is None:
             return None
         params, p = self.shell.params, message.fragment
         if not 0 <= p < params.num_fragments:
             return None
+        if isinstance(message, msg.Moments):
+            return message.num_bytes if message.num_bytes <= moments_limit(params.full_bytes[p]) else None
         return params.full_bytes[p] if message.base_version == msg.FULL else params.publish_bytes[p]
 
     def _failed(self, error: AtollError) -> None:

@@ -24,7 +24,17 @@ __all__ = ["Link"]
 
 MAX_OPEN = 64
 """Bulk messages of one learner that may arrive at the same time."""
-SPOKEN = (msg.Hello, msg.Report, msg.Header, msg.Abstain, msg.Want, msg.Leave, wire.Telemetry)
+SPOKEN = (
+    msg.Hello,
+    msg.Report,
+    msg.Header,
+    msg.Abstain,
+    msg.Want,
+    msg.MomentsAsk,
+    msg.Restored,
+    msg.Leave,
+    wire.Telemetry,
+)
 """What a learner says on its control connection once it is in."""
 
 
@@ -90,7 +100,7 @@ class Link:
             kind, body = wire.kind_of(message), wire.encode(message)
             self.control.send(Outgoing(kind, (body,), message.epoch, self.incarnation))
             return
-        assert isinstance(message, msg.Publish)
+        assert isinstance(message, (msg.Publish, msg.Moments))
         self.outbox.put(message, content)
         for connection in list(self.data):
             if not self.outbox.is_empty:  # most publishes are one piece

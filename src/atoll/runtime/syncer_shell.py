@@ -30,7 +30,7 @@ from atoll.runtime.archive import MAX_CARRIED, Archive
 from atoll.runtime.books import Books
 from atoll.runtime.buffers import BUFFER_LIMIT, LearnerBuffers
 from atoll.runtime.failpoints import reach
-from atoll.runtime.joining import sizes_of
+from atoll.runtime.joining import moments_limit, sizes_of
 from atoll.runtime.links import Link
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.spool import Spool
@@ -83,6 +83,8 @@ class SyncerShell:
     timers: dict[str, Timer] = field(default_factory=dict)
     lines: list[Entry] = field(default_factory=list)
     buffers: dict[str, LearnerBuffers] = field(default_factory=dict)
+    relayed: memoryview | None = None
+    """The content of the donation being handled."""
     past_up: int = 0
     past_down: int = 0
     performers: dict[type, Callable[[Any], None]] = field(init=False)
@@ -124,7 +126,9 @@ class SyncerShell:
         self.workshop = Workshop(model, self.spool, self.loop, self.compute, self.handle)
         self.machine = SyncerMachine(sizes_of(manifest, self.config))
         self.books.num_params = manifest.numel
-        self.handle(ev.Booted(self.loop.now_ns(), self.accepts_loss))
+        params = self.machine.params
+        budget = (params.budget_ticks, params.budget_tokens, params.drain_ns)
+        self.handle(ev.Booted(self.loop.now_ns(), self.accepts_loss, budget))
 
     def _answer_load(self, command: do.Load) -> None:
         assert self.found is not None
@@ -277,8 +281,13 @@ class SyncerShell:
     def _size_of(self, message: wire.Bulk) -> int | None:
         if isinstance(message, wire.BufferValues):
             return message.num_bytes if message.num_bytes <= BUFFER_LIMIT else None
-        if isinstance(message, msg.Publish) or not 0 <= message.fragment < self.params.num_fragments:
+        if isinstance(message, (msg.Publish, msg.Moments)):
             return None
+        if not 0 <= message.fragment < self.params.num_fragments:
+            return None
+        if isinstance(message, msg.Donation):
+            limit = moments_limit(self.params.full_bytes[message.fragment])
+            return message.num_bytes if message.num_bytes <= limit else None
         sizes = self.params.fragment_bytes if isinstance(message, msg.Body) else self.params.full_bytes
         return sizes[message.fragment]
 
@@ -303,6 +312,8 @@ class SyncerShell:
                 assert content is not None
                 if not self.work.hold_seed(machine, message, content):
                     return
+            case msg.Donation():
+                self.relayed = content  # passed on while the message is handled, or never
             case msg.Hello():
                 self._supersede(link)
             case msg.Report() if link.life is None:
@@ -310,6 +321,7 @@ class SyncerShell:
         assert isinstance(message, msg.FromLearner)
         now_ns = self.loop.now_ns()
         self.handle(ev.Received(now_ns, message))
+        self.relayed = None
         session = machine.desk.sessions.get(link.name)
         if session is not None and session.heard_ns == now_ns:  # the machine has taken it in
             self.books.heard(message, machine.desk.schedule.t)
@@ -338,7 +350,9 @@ class SyncerShell:
             self.books.admitted(command.name, message.incarnation, message.shard, address, self.loop.now_ns())
         elif isinstance(message, msg.Ask):
             reach("S5")
-        content = self._content(message) if isinstance(message, msg.Publish) else None
+        content = self.relayed if isinstance(message, msg.Moments) else None
+        if isinstance(message, msg.Publish):
+            content = self._content(message)
         for link in list(self.links.get(command.name, ())):
             life = getattr(message, "life", None)
             if link.life == life if life is not None else link.incarnation == command.incarnation:

@@ -131,7 +131,7 @@ class GhostLearner:
         part = self.parts[p]
         if self.params.adopt == "rebase" and part.base and not reset:
             if merged and part.shot is not None:
-                part.start = part.shot[2]
+                part.start = max(part.start, part.shot[2])
         else:
             part.start = self.tokens
         part.base, part.staged = part.staged, ""
@@ -161,7 +161,7 @@ class GhostSyncer:
     def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
         """Hash what is merged and what it is merged onto."""
         contents = tuple(content for content, _ in bodies)
-        delta = hash_of(contents, tuple(part.weight for part in parts))
+        delta = hash_of(contents, tuple((part.weight, part.scale) for part in parts))
         finite = all(content.finite for content in contents)
         result = MergeResult(delta, hash_of(self.served[p], delta), finite, delta, contents)
         self.aside[p] = result

@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 Message: TypeAlias = core.Message | Connection
-Bulk: TypeAlias = core.Body | core.SeedBody | core.Publish | BufferValues
+Bulk: TypeAlias = core.Body | core.SeedBody | core.Donation | core.Publish | core.Moments | BufferValues
 
 PIECE = 15
 """The kind of a frame that carries a piece of a bulk message's content."""
@@ -111,6 +111,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(21, core.SeedBody, "learner"),
     Kind(22, core.Want, "learner"),
     Kind(23, core.Leave, "learner"),
+    Kind(24, core.MomentsAsk, "learner"),
+    Kind(25, core.Donation, "learner"),
+    Kind(26, core.Restored, "learner"),
     Kind(32, core.Welcome, "syncer"),
     Kind(33, core.Refused, "syncer"),
     Kind(34, core.Fenced, "syncer"),
@@ -120,6 +123,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(38, core.Ask, "syncer"),
     Kind(39, core.Publish, "syncer"),
     Kind(40, core.Cancelled, "syncer"),
+    Kind(41, core.DonateAsk, "syncer"),
+    Kind(42, core.Moments, "syncer"),
+    Kind(43, core.NoMoments, "syncer"),
+    Kind(44, core.Quarantined, "syncer"),
 )
 BULK: frozenset[int] = frozenset(kind.number for kind in KINDS if kind.message in get_args(Bulk))
 """Kinds that travel only inside pieces."""

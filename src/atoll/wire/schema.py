@@ -46,6 +46,7 @@ _KEY = Meta(min_length=32, max_length=32)
 _BOUNDS: dict[tuple[type, str], Meta] = {
     (int, "epoch"): _LIFE,
     (int, "incarnation"): _LIFE,
+    (int, "recipient_incarnation"): _LIFE,
     (int, "life"): _WIDE,
     (int, "seed"): _WIDE,
     (int, "num_bytes"): Meta(ge=0, le=MAX_COUNT),

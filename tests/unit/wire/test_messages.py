@@ -46,7 +46,8 @@ NUMBERS = {
     "Telemetry": 8, "BufferValues": 9, "StatusAsk": 10, "Status": 11, "FinishAsk": 12, "Done": 13,
     "Hello": 16, "Report": 17, "Header": 18, "Abstain": 19, "Body": 20, "SeedBody": 21, "Want": 22,
     "Leave": 23, "Welcome": 32, "Refused": 33, "Fenced": 34, "WhoIs": 35, "Beat": 36, "SeedAsk": 37,
-    "Ask": 38, "Publish": 39, "Cancelled": 40,
+    "Ask": 38, "Publish": 39, "Cancelled": 40, "MomentsAsk": 24, "Donation": 25, "Restored": 26,
+    "DonateAsk": 41, "Moments": 42, "NoMoments": 43, "Quarantined": 44,
 }  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def test_a_message_may_lie_in_any_kind_of_buffer():
     assert decode(17, memoryview(bytearray(b"x" + body))[1:]) == REPORT == decode(17, bytearray(body))
 
 
-@pytest.mark.parametrize("kind", [0, 14, PIECE, 24, 41, 255])
+@pytest.mark.parametrize("kind", [0, 14, PIECE, 27, 45, 255])
 def test_a_kind_that_does_not_exist_is_refused(kind: int):
     assert f"no message of kind {kind}" in refusal(kind, b"\x90")
 

@@ -87,8 +87,8 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
     assert f"{MAX_TEXT:,} characters; `config` {MAX_CONFIG:,}" in PAGE
     assert f"| {MAX_ITEMS:,} items |" in PAGE
     assert f"limit {limit_of(PIECE):,}." in section("15 PIECE")
-    assert "9, 20, 21 or 39" in section("15 PIECE")
-    assert sorted(BULK) == [9, 20, 21, 39]
+    assert "9, 20, 21, 25, 39 or 42" in section("15 PIECE")
+    assert sorted(BULK) == [9, 20, 21, 25, 39, 42]
 
 
 def test_the_frame_on_the_page_is_a_frame():

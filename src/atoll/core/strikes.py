@@ -1,0 +1,67 @@
+"""Learners whose offers are rejected again and again: counted, quarantined, let out on probation.
+
+A rejected offer is a strike, a merged one takes a strike away. With `strikes` of them a learner is
+quarantined: its offers are not asked for, and it is told to heal anew, because a model or an optimizer that
+produced them is not to be built upon. A quarantine ends after `quarantine_steps` steps of the fleet, and one
+strike then starts the next one, twice as long. It never costs the quorum: the gates still stand, so whoever
+is needed is let out. Nothing of this survives a restart of the syncer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from atoll.core import messages as msg
+from atoll.core.desk import Desk
+
+__all__ = ["Strikes"]
+
+MAX_DOUBLINGS = 6
+
+
+@dataclass(slots=True)
+class Strikes:
+    """Counts by name, and who is out until when."""
+
+    desk: Desk
+    counts: dict[str, int] = field(default_factory=dict)
+    until_ns: dict[str, int] = field(default_factory=dict)
+    """Of those in quarantine."""
+    num_times: dict[str, int] = field(default_factory=dict)
+    due: dict[str, str] = field(default_factory=dict)
+    """Those who have had enough strikes, with the reason of the last one."""
+
+    def strike(self, name: str, reason: str) -> None:
+        """An offer was rejected."""
+        limit = self.desk.params.strikes
+        if not limit or name in self.until_ns:
+            return
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self.counts[name] >= limit:
+            self.due[name] = reason
+
+    def forgive(self, name: str) -> None:
+        """An offer was merged."""
+        if self.counts.get(name, 0) > 0:
+            self.counts[name] -= 1
+
+    def quarantine(self, name: str, now_ns: int) -> None:
+        """Put one in who is due."""
+        desk, reason = self.desk, self.due.pop(name)
+        times = self.num_times.get(name, 0)
+        self.num_times[name] = times + 1
+        steps = desk.params.quarantine_steps << min(times, MAX_DOUBLINGS)
+        self.until_ns[name] = now_ns + steps * max(1, desk.step_ns())
+        why = f"{self.counts[name]} offers were rejected, the last one because {reason}"
+        desk.note("quarantined", f"{why}; not asked for {steps} steps", who=name)
+        session = desk.sessions.get(name)
+        if session is not None:
+            desk.send(session, msg.Quarantined(desk.epoch, session.incarnation, why))
+
+    def release(self, now_ns: int, is_needed: bool) -> None:
+        """Let out whose time is over; all of them, if the quorum needs them."""
+        for name in [n for n, until_ns in self.until_ns.items() if is_needed or now_ns >= until_ns]:
+            del self.until_ns[name]
+            self.counts[name] = max(0, self.desk.params.strikes - 1)
+            why = "the quorum needs it" if is_needed else "its time is over"
+            self.desk.note("released", f"{why}; one more rejected offer ends that", who=name)
