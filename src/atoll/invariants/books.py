@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from atoll.core.records import Contributor
 
-__all__ = ["Commit", "Intervals", "Violation"]
+__all__ = ["NO_INTERVALS", "Chain", "Commit", "Intervals", "Violation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,28 @@ class Commit(NamedTuple):
     contributors: tuple[Contributor, ...]
 
 
+@dataclass(slots=True)
+class Chain:
+    """The versions of a fragment that count, from the oldest one that is known; never empty."""
+
+    commits: list[Commit]
+
+    @property
+    def last(self) -> Commit:
+        """The current version."""
+        return self.commits[-1]
+
+    def at(self, version: int) -> Commit | None:
+        """A version, if it counts and is known."""
+        return next((commit for commit in reversed(self.commits) if commit.version == version), None)
+
+    def fall_back(self, to: Commit) -> list[Commit]:
+        """Forget all versions after one, which need not be known itself; returns them, the oldest first."""
+        lost = [commit for commit in self.commits if commit.version > to.version]
+        self.commits = [commit for commit in self.commits if commit.version <= to.version] or [to]
+        return lost
+
+
 class Intervals:
     """Disjoint half-open intervals with a label each."""
 
@@ -51,7 +73,13 @@ class Intervals:
         return None
 
     def remove(self, start: int) -> None:
-        """Take the interval that begins there out again."""
+        """Take out the interval that begins there, or the end, from there on, of one that begins before."""
         at = bisect_left(self._starts, start)
         if at < len(self._starts) and self._starts[at] == start:
             del self._starts[at], self.rows[at]
+        elif at and start < self.rows[at - 1][1]:
+            begin, _, label = self.rows[at - 1]
+            self.rows[at - 1] = (begin, start, label)
+
+
+NO_INTERVALS = Intervals()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from atoll.core.messages import Message, Report
 from atoll.core.params import RunParams
-from atoll.invariants.books import Commit
+from atoll.invariants.books import Chain
 
 __all__ = ["NEVER", "Liveness"]
 
@@ -60,7 +60,7 @@ class Liveness:
         if seen is not None and getattr(message, "incarnation", 0) == seen.incarnation:
             seen.heard_ns = now_ns
 
-    def report(self, report: Report, versions: list[list[Commit]], now_ns: int) -> None:
+    def report(self, report: Report, versions: list[Chain], now_ns: int) -> None:
         """Since when is this learner ready?"""
         self.step_ns[report.name] = max(report.step_ns, self.step_ns.get(report.name, 0))
         seen = self.seen.setdefault(report.name, Seen())
@@ -72,7 +72,9 @@ class Liveness:
         seen.heard_ns, seen.step_ns = now_ns, report.step_ns
         seen.echo_ns = max(seen.echo_ns, report.echo_ns)
         seen.healed = bool(versions) and all(
-            0 <= chain[-1].version - holding.version <= 1 and holding.digest == chain[holding.version].digest
+            0 <= chain.last.version - holding.version <= 1
+            and (base := chain.at(holding.version)) is not None
+            and holding.digest == base.digest
             for holding, chain in zip(report.holdings, versions, strict=True)
         )
         self._judge(seen, now_ns)
