@@ -127,7 +127,7 @@ class Stranger:
 
     def hear(self, kind, fields, content=b""):
         if kind == WELCOME:
-            self.epoch, _, self.incarnation, self.clock, _, _ = fields
+            self.epoch, _, self.incarnation, self.clock, *_ = fields
         elif kind == BEAT:
             self.echo, self.final = max(self.echo, fields[3]), fields[6]
         elif kind == SEED_ASK:
