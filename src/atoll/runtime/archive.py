@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from atoll.core.records import Record
+from atoll.core.records import Record, RoundRecord
 from atoll.errors import AtollError
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import OuterState
 from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop
+from atoll.runtime.offers import KeptOffers
 from atoll.runtime.store import Found, Store
 from atoll.runtime.worker import Worker
 from atoll.tape.entries import SYNCER, Entry, Stored
@@ -39,6 +40,8 @@ class Archive:
     loop: Loop
     storing: Worker
     snapshots: Worker
+    offers: KeptOffers | None = None
+    """With `tape.keep_offers`."""
     carried: list[Entry] = field(default_factory=list)
     """Store's thread only."""
     is_flushing: bool = False
@@ -63,6 +66,11 @@ class Archive:
     def put_delta(self, digest: str, delta: Tensor, *, sync: bool, then: Answer) -> None:
         """Keep a merged delta under its digest."""
         self.storing.do(self._answer, then, lambda: self.store.put_delta(digest, delta, sync=sync))
+
+    def keep_offers(self, record: RoundRecord, bodies: dict[str, Tensor], *, sync: bool) -> None:
+        """Keep what a round was merged from, before it is committed; a disk that refuses holds up nothing."""
+        assert self.offers is not None
+        self.storing.do(self.offers.keep, record, bodies, sync)
 
     def commit(
         self, record: Record, seed: list[Tensor] | None, lines: list[Entry], *, sync: bool, then: Answer

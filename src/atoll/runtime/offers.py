@@ -48,7 +48,7 @@ class KeptOffers:
         self._files = files
         self._was_refused = False
 
-    def keep(self, record: RoundRecord, bodies: Mapping[str, Tensor], *, sync: bool) -> bool:
+    def keep(self, record: RoundRecord, bodies: Mapping[str, Tensor], sync: bool) -> bool:
         """Write the bodies that a round was merged from; False if the disk refused, which is logged once."""
         try:
             self._files.make_folder(self._folder)

@@ -78,7 +78,7 @@ class Past:
     @property
     def cut(self) -> StoredState | None:
         """The fold of the records that are not there any more."""
-        return getattr(self.view, "base", None)
+        return self.view.base
 
     @property
     def config(self) -> RunConfig:

@@ -32,11 +32,14 @@ from atoll.runtime.archive import Archive
 from atoll.runtime.door import Door
 from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop
+from atoll.runtime.offers import FOLDER as OFFERS
+from atoll.runtime.offers import KeptOffers
 from atoll.runtime.security.certificates import ServerIdentity
 from atoll.runtime.security.tls import server_context
 from atoll.runtime.security.tokens import Tokens
 from atoll.runtime.spool import Spool
 from atoll.runtime.store import MemoryStore, RunStore, Store
+from atoll.runtime.store.files import Files
 from atoll.runtime.syncer_shell import SyncerShell
 from atoll.runtime.worker import Worker
 from atoll.wire.url import RUN_NAME, RunURL
@@ -202,10 +205,12 @@ class Syncer:
         self._workers = [Worker(name, self._crashed) for name in names]
         compute, storing, snapshots = self._workers
         spool: Spool[tuple[int, int, str]] = Spool(self.run_dir / "spool", self.config.network.spool_mb << 20)
+        keeps_offers = self._keeps and self.config.tape.keep_offers
+        offers = KeptOffers(self.run_dir / OFFERS, Files()) if keeps_offers else None
         self._shell = SyncerShell(
             self.config,
             self.name,
-            Archive(store, self._loop, storing, snapshots),
+            Archive(store, self._loop, storing, snapshots, offers),
             spool,
             self._loop,
             compute,

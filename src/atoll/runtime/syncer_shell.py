@@ -387,6 +387,8 @@ class SyncerShell:
     def _commit(self, command: do.Commit) -> None:
         record = command.record
         seed = self.work.seed_of(record) if isinstance(record, SeedRecord) else None
+        if isinstance(record, RoundRecord) and self.archive.offers is not None:
+            self.archive.keep_offers(record, self.work.bodies_of(record), sync=command.sync)
 
         def then(reason: str) -> None:
             self._committed(command.ticket, record, reason)

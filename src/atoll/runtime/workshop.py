@@ -19,7 +19,7 @@ from atoll.config import RunConfig
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
-from atoll.core.records import SeedRecord, StoredFragment
+from atoll.core.records import RoundRecord, SeedRecord, StoredFragment
 from atoll.core.syncer import SyncerMachine
 from atoll.numerics.codec import codec_for
 from atoll.numerics.global_state import GlobalModel, MergeResult
@@ -128,6 +128,11 @@ class Workshop:
         reach("S7")
         now_ns = self.loop.now_ns()
         self.handle(ev.Merged(now_ns, p, number, result.delta_digest, result.digest, result.finite, parts))
+
+    def bodies_of(self, record: RoundRecord) -> dict[str, Tensor]:
+        """What a merge was made of, by learner; held until its round is discarded."""
+        p, number = record.fragment, record.round
+        return {part.name: self.spool.get((p, number, part.name)) for part in record.contributors}
 
     def install(self, command: do.Install, fragments: Sequence[StoredFragment]) -> None:
         """Serve what is committed: a merge, or the seed with the digests of these fragments."""
