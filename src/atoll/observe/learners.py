@@ -33,7 +33,7 @@ __all__ = [
 
 Detail = Mapping[str, Any]
 
-URGENCY = ("lost", "healing", "joining", "training", "left", "finished")
+URGENCY = ("lost", "quarantined", "healing", "joining", "training", "left", "finished")
 """Who keeps a row when there are too many, first to last."""
 GONE = ("lost", "left")
 GAP = 2

@@ -23,9 +23,9 @@ MAX_NAMES = 4
 """Learners named in one sentence; of more than these two are named and the others counted."""
 
 MOODS = {
-    **dict.fromkeys(("killed", "lost", "store", "damage"), "wrong"),
-    **dict.fromkeys(("cancelled", "dropped", "refused", "fenced"), "bad"),
-    **dict.fromkeys(("admitted", "back", "restarted", "finished"), "good"),
+    **dict.fromkeys(("killed", "lost", "store", "damage", "quarantined"), "wrong"),
+    **dict.fromkeys(("cancelled", "clipped", "dropped", "refused", "fenced"), "bad"),
+    **dict.fromkeys(("admitted", "back", "released", "restarted", "finished"), "good"),
 }
 
 
@@ -87,7 +87,7 @@ def _sentence(kind: str, names: list[str], reason: str, num: int) -> str:
             return f"{who} {is_} back as {reason}, healing"
         case "back":
             return f"{who} {is_} back{why}"
-        case "killed" | "restarted" | "lost" | "refused":
+        case "killed" | "restarted" | "lost" | "refused" | "quarantined":
             return f"{who} {was} {kind}{why}"
         case "fenced":
             return f"an older incarnation of {who} was fenced off{why}"
@@ -95,6 +95,12 @@ def _sentence(kind: str, names: list[str], reason: str, num: int) -> str:
             return f"{who} left" + ("" if reason == "said goodbye" else why)
         case "dropped":
             return f"{_times(num, 'offer')} of {who} dropped" + (f", {reason}" if reason else "")
+        case "clipped":
+            return f"{_times(num, 'offer')} of {who} {reason}"
+        case "released":
+            return f"{who} {is_} out of quarantine{why}"
+        case "moments":
+            return f"the optimizer state of {who} is {reason}"
         case "cancelled":
             return f"{_times(num, 'round')} cancelled{why}"
         case "drain":

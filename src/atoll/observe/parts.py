@@ -45,6 +45,7 @@ STATES = {
     "finished": "bold green",
     "joining": "cyan",
     "healing": "yellow",
+    "quarantined": "bold red",
     "lost": "bold red not dim",
     "left": "dim",
 }

@@ -34,14 +34,18 @@ SHOWN_NOTES = frozenset(
     (
         "admitted",
         "back",
+        "clipped",
         "damage",
         "drain",
         "fenced",
         "finished",
         "left",
         "lost",
+        "moments",
+        "quarantined",
         "quorum",
         "refused",
+        "released",
         "store",
     )
 )
@@ -214,7 +218,7 @@ class Books:
         if not self.ticks or now_ns - self.ticks[-1][0] >= 500_000_000:
             self.ticks.append((now_ns, t, tokens))
         progress = self._progress(t, stored.merged_tokens if stored else 0)
-        live = [d for d in details if d["state"] in ("training", "healing", "finished")]
+        live = [d for d in details if d["state"] in ("training", "healing", "quarantined", "finished")]
         return {
             "run": self.run,
             "algorithm": sync.algorithm,
@@ -307,6 +311,8 @@ class Books:
             "merged_offers": book.merged_offers,
             "late": book.late,
             "rejected": book.rejected,
+            "strikes": machine.strikes.counts.get(book.name, 0) if machine is not None else 0,
+            "moments": session.moments if session is not None else "",
             "shard": book.shard,
             "address": book.address,
             "device": heard.device if heard else None,
@@ -323,6 +329,8 @@ class Books:
             return "left"
         if not session.is_connected(now_ns, machine.params.alive_ns):
             return "lost"
+        if session.name in machine.strikes.until_ns:
+            return "quarantined"
         if not session.healed:
             return "healing"
         return "finished" if machine.desk.state.finished else "training"

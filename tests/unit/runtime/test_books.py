@@ -337,3 +337,24 @@ def test_bits_per_parameter_are_those_of_bodies_and_publishes():
     books.body_bits, books.body_values = 1600, 100
     books.publish_bits, books.publish_values = 800, 200
     assert status(books)["bits_per_param"] == {"up": 16.0, "down": 4.0}
+
+
+# Guards and healing
+
+
+def test_a_quarantined_learner_is_alive_and_said_to_be_out():
+    books, hand = with_learners("ada", "bob")
+    hand.machine.strikes.counts["ada"] = 4
+    hand.machine.strikes.until_ns["ada"] = hand.now_ns + SECOND
+    shown = status(books, hand)
+    assert row(shown, "ada")["state"] == "quarantined"
+    assert (row(shown, "ada")["strikes"], row(shown, "bob")["strikes"]) == (4, 0)
+    assert shown["alive"] == 2
+
+
+def test_where_a_life_found_its_optimizer_state_is_told():
+    books, hand = with_learners("ada")
+    hand.machine.desk.sessions["ada"].moments = "peer"
+    assert row(status(books, hand), "ada")["moments"] == "peer"
+    books.commanded(do.Note("moments", -1, "ada", "peer: from bob"), 0)
+    assert status(books, hand)["notes"][-1]["kind"] == "moments"
