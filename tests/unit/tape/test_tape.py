@@ -15,7 +15,7 @@ from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.errors import TapeError
 from atoll.sim.world import World, draw_scenario
-from atoll.tape.entries import Entry, Fault, Milestone, Stored, Truth
+from atoll.tape.entries import Entry, Fault, Image, Milestone, Stored, Truth
 from atoll.tape.replay import replay
 from atoll.tape.tape import Tape, dump, load, pack, unpack
 
@@ -75,6 +75,7 @@ ITEMS = [
     *(instance(do.Commit, record=instance(cls)) for cls in RECORDS),
     *(instance(Stored, record=instance(cls)) for cls in RECORDS),
     *(instance(cls) for cls in (Truth, Fault, Milestone)),
+    Image(50, b"\x00state\xff"),
 ]
 
 
@@ -96,7 +97,7 @@ def test_no_kind_of_line_is_forgotten_above():
     kinds = {type(item) for item in ITEMS}
     carried = {type(item.message) for item in ITEMS if hasattr(item, "message")}
     stored = {type(item.record) for item in ITEMS if hasattr(item, "record")}
-    assert kinds == {*get_args(ev.Event), *get_args(do.Command), Stored, Truth, Fault, Milestone}
+    assert kinds == {*get_args(ev.Event), *get_args(do.Command), Stored, Truth, Fault, Milestone, Image}
     assert carried == set(MESSAGES)
     assert stored == set(RECORDS)
 
