@@ -7,7 +7,7 @@ import sys
 import typer
 
 from atoll import __version__
-from atoll.cli import export, join, replay, simulate, status, syncer, train
+from atoll.cli import export, join, replay, rollback, simulate, status, syncer, train
 from atoll.errors import AtollError
 
 __all__ = ["app", "run"]
@@ -26,6 +26,7 @@ cli.command()(join.join)
 cli.command()(status.status)
 cli.command()(export.export)
 cli.command()(replay.replay)
+cli.command()(rollback.rollback)
 cli.add_typer(simulate.commands, name="simulate")
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.records import Contributor, RoundRecord
+from atoll.core.weights import capped, token_weight
 from atoll.errors import AtollError, StoreError
 from atoll.numerics.codec import codec_for
 from atoll.numerics.merge import merge
@@ -188,11 +189,13 @@ class Merges:
             for part in record.contributors:
                 self._check(record, part, bodies)
             parts = [part for part in record.contributors if part.name != without]
+            weights = [part.weight for part in parts] if not without else self._weights(parts)
             return merge(
                 [bodies[part.name] for part in parts],
-                [part.weight for part in parts],
+                weights,
                 codec_for(view.config.codec.up),
                 self.past.manifest.fragments[record.fragment],
+                scales=[part.scale for part in parts],
             )
         except FileNotFoundError:
             return None
@@ -207,6 +210,11 @@ class Merges:
         taped = self._taped.get((record.epoch, record.fragment, record.round, part.name))
         if taped and body_digest(bodies[part.name]) not in taped:
             raise ValueError(f"the body of {part.name} is not the one on the tape")
+
+    def _weights(self, parts: list[Contributor]) -> list[float]:
+        """As the syncer weighs these contributors alone."""
+        weights = [token_weight(part.end - part.start, part.steps) for part in parts]
+        return capped(weights, self.past.config.guard.max_share)
 
     @cached_property
     def _taped(self) -> dict[tuple[int, int, int, str], list[str]]:

@@ -2,8 +2,8 @@
 
 Each fragment is folded twice from there on. One fold is the run as it was, every digest compared. The other
 takes the rounds in which the learner had a part from their offers, merged again without it; where it
-was alone, the round is skipped, so values and momentum stay. Weights are those of the records: only
-their ratios count, so the others share what the learner had.
+was alone, the round is skipped, so values and momentum stay. Weights are those that the syncer would give
+to the others alone.
 
 The others' offers are taken as they were made. In a run without the learner they would have started from
 other versions and offered something else: this shows what its offers did, not what would have happened.
