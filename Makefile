@@ -2,6 +2,7 @@
 # make demo      four learners on this machine train a tiny Gemma; one is slow, one is killed and returns
 # make test      what CI runs: lint, types, tests
 # make bugs      the whole bug table: every deliberate bug, caught by the simulator
+# make matrix    kill -9 of real processes at every named point of the protocol, five times each
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ STAMP := $(VENV)/.installed
 # One torch thread per process: more are far slower whenever another process holds the cores.
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo test lint format bugs clean
+.PHONY: install demo test lint format bugs matrix clean
 .DEFAULT_GOAL := test
 
 install: $(STAMP)
@@ -38,6 +39,9 @@ format: $(STAMP)
 
 bugs: $(STAMP)
 	$(BIN)/python -m pytest -m slow tests/chaos/test_bug_table.py -s
+
+matrix: $(STAMP)
+	$(BIN)/python -m tests.chaos.kill_matrix --times 5
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

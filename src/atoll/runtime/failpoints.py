@@ -2,7 +2,7 @@
 
 The runtime says `reach("S9")` where a point lies. That does nothing: no setting and no environment variable
 makes it do anything. Only a test that has started a process, and calls `arm` inside it, sets a trap there;
-one process has one trap. By default the process then ends by SIGKILL, as in a power cut: no handler runs, no
+one process has one trap. By default the process then ends by SIGKILL: no handler runs, no
 buffer is flushed, and the thread that reached the point does not go on.
 
     arm("S9", nth=5)            # dies when it has committed its fifth merge, before anybody hears of it
