@@ -89,13 +89,17 @@ class Slot:
         self.origin, self.origin_steps = tokens, steps
         return settled
 
-    def keep_progress(self, p: int, *, merged: bool) -> list[Command]:
-        """Rebase: what was merged leaves the open interval, everything else stays in it."""
+    def keep_progress(self, p: int, fate: Fate | None) -> list[Command]:
+        """Rebase: what was merged leaves the open interval, everything else stays in it. An offer that a reset
+        has overtaken lies before that interval already, and meets its fate there."""
         offer = self.offer
-        if not merged or offer is None:
+        if offer is None or fate is None:
             return []
-        if offer.end > self.origin:  # else a reset has overwritten what came after the offer
-            self.origin, self.origin_steps = offer.end, offer.end_steps
+        if offer.start < self.origin:
+            return self.settle(p, offer.start, offer.end, fate)
+        if fate != "merged":
+            return []
+        self.origin, self.origin_steps = offer.end, offer.end_steps
         return self.settle(p, offer.start, offer.end, "merged")
 
 

@@ -399,7 +399,7 @@ class LearnerMachine:
         reset = fate == "rejected" or slot.version < 0
         self.out.append(do.Adopt(p, publish.version, publish.digest, merged, unresolved, reset))
         if self.params.adopt == "rebase" and not reset:
-            self.out += slot.keep_progress(p, merged=merged)
+            self.out += slot.keep_progress(p, fate)
         else:
             self.out += slot.restart(p, self.tokens, self.steps, fate)
         if slot.offer is not None and fate is not None:
