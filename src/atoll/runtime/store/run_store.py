@@ -82,7 +82,7 @@ class RunStore:
         lock = None
         try:
             if not readonly:
-                files.make_folder(run_dir)
+                _make_folder(files, run_dir)
                 lock = RunLock(run_dir)
                 _prepare(files, run_dir, config)
             ledger = Ledger(run_dir / "run.db", files, readonly=readonly, has_files=_has_files(run_dir))
@@ -329,6 +329,15 @@ def _face_loss(ledger: Ledger, accepts_loss: bool) -> None:
         )
     if lost:
         ledger.accept_loss()
+
+
+def _make_folder(files: Files, run_dir: Path) -> None:
+    """Make the folder of a run; a new run's is forced to disk, or a power cut would take it whole."""
+    missing = [folder for folder in run_dir.parents if not folder.exists()]
+    files.make_folder(run_dir)
+    if not (run_dir / "run.db").exists():
+        for folder in (run_dir, *missing):
+            files.sync_folder(folder.parent)
 
 
 def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:

@@ -44,7 +44,8 @@ class CachedFiles(FailingFiles):
             if operation == "fsync":
                 self.dropped.add(self.numbers[path])
             raise
-        if operation in ("fsync", "fsync folder"):
+        is_inside = self.run_dir in (path, *path.parents)
+        if operation in ("fsync", "fsync folder") and is_inside:
             self.forcing = (operation, path)
 
     def write(self, path: Path, parts: Iterable[bytes | memoryview], *, sync: bool) -> None:
@@ -105,6 +106,16 @@ def test_in_merge_durability_a_power_cut_costs_nothing_at_any_time(folder):
             assert driver.snapshot() == ""
             driver.assert_whole(reload(files.cut(folder / "image"), driver.config))
     driver.store.close()
+
+
+def test_the_folder_of_a_new_run_is_forced_to_disk_with_those_above_it(folder):
+    files = FailingFiles()
+    RunStore.open(folder / "runs" / "mine", config(), files=files).close()
+    assert files.operations[:3] == [
+        "make folder mine",
+        "fsync folder runs",
+        f"fsync folder {folder.name}",
+    ]
 
 
 def test_in_cycle_durability_a_power_cut_costs_at_most_the_cycle(folder):
