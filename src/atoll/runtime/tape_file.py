@@ -15,10 +15,12 @@ there: all blocks before go, and the chain that they ended with is kept, so that
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import zstandard
@@ -27,9 +29,11 @@ from atoll.errors import TapeError
 from atoll.tape.entries import Entry, Image
 from atoll.tape.tape import pack, unpack
 
-__all__ = ["TapeFile", "append", "create", "cut", "read", "size", "starts_at"]
+__all__ = ["MAX_LIVES", "TapeFile", "append", "create", "cut", "open_life", "read", "size", "starts_at"]
 
 COMPRESSION_LEVEL = 3  # of zstd
+MAX_LIVES = 8
+"""Lives of a learner whose tapes are kept."""
 
 
 class TapeFile:
@@ -64,6 +68,17 @@ class TapeFile:
     def close(self) -> None:
         """Let go of the file; closing twice does no harm."""
         self._db.close()
+
+
+def open_life(state_dir: Path, life: int) -> TapeFile:
+    """A tape for a new life of a learner; those of its oldest lives are deleted."""
+    tape = TapeFile(state_dir / f"tape-{life:012x}.db")
+    with contextlib.suppress(OSError):  # two lives at once may delete the same tapes
+        tapes = sorted(state_dir.glob("tape-*.db"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        for path in tapes[:-MAX_LIVES]:
+            for ending in ("", "-wal", "-shm"):
+                path.with_name(path.name + ending).unlink(missing_ok=True)
+    return tape
 
 
 def create(db: sqlite3.Connection) -> None:

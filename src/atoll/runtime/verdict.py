@@ -7,23 +7,28 @@ the whole goes through `atoll.invariants`, exactly as a simulated run does.
 
 Replay is a by-product: each record that was stored must be one that the machine, given the same events,
 commits again. A life that was killed lacks the last moments of its tape, which is no violation.
+
+Long tapes are cut: then the syncer's begins with an image of its machine, taken with a snapshot, and the
+verdict holds since that snapshot.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.core import commands as do
-from atoll.core.records import EpochRecord, Record
+from atoll.core.records import EpochRecord, Record, RoundRecord
+from atoll.core.syncer import SyncerMachine
 from atoll.errors import AtollError, TapeError
 from atoll.invariants import Checker
 from atoll.runtime.joining import sizes_of
 from atoll.runtime.store import RunView, read_run
 from atoll.runtime.tape_file import TapeFile
-from atoll.tape.entries import SYNCER, Entry, Stored
+from atoll.tape.entries import SYNCER, Entry, Image, Stored
+from atoll.tape.image import machine_from
 from atoll.tape.replay import expand
 
 __all__ = ["Verdict", "check_run"]
@@ -40,6 +45,8 @@ class Verdict:
     """Lines read from the tapes, commands included."""
     replay: list[str] = field(default_factory=list)
     """Where the machines decide otherwise today than they did then."""
+    since: str = ""
+    """From where on the tape was kept, in words; empty if it begins at the beginning."""
 
     @property
     def ok(self) -> bool:
@@ -64,9 +71,10 @@ def check_run(run_dir: Path) -> Verdict:
         commits.problems.append(error.what)
     except Exception as error:  # a machine that stumbles over a tape with a gap is a finding too
         commits.problems.append(f"line {num_entries} cannot be replayed: {type(error).__name__}: {error}")
-    commits.compare(view.records)
+    commits.compare(_as_of(view, commits.stored))
     violations = [str(violation) for violation in checker.violations]
-    return Verdict(violations, sum(checker.num_checks.values()), num_entries, commits.problems)
+    num_checks = sum(checker.num_checks.values())
+    return Verdict(violations, num_checks, num_entries, commits.problems, commits.since)
 
 
 @dataclass(slots=True)
@@ -76,23 +84,63 @@ class _Commits:
     commanded: list[Record] = field(default_factory=list)
     stored: list[Record] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    since: str = ""
+    in_flight: list[Record] = field(default_factory=list)
+    """On their way into the store when the tape begins: stored before or after its first line."""
+    has_begun: bool = False
 
     def read(self, entry: Entry) -> None:
-        if entry.actor == SYNCER and isinstance(entry.item, do.Commit):
-            self.commanded.append(entry.item.record)
-        elif isinstance(entry.item, Stored):
-            record = entry.item.record
-            self.stored.append(record)
-            if record in self.commanded:
-                self.commanded.remove(record)
-            elif not (isinstance(record, EpochRecord) and record.t >= 0):  # an operator's: no machine's
-                self.problems.append(f"{record} was stored, and the machine does not commit it today")
+        if entry.actor != SYNCER:
+            return
+        match entry.item:
+            case Image() if not self.has_begun:
+                self._begin(entry.item)
+            case do.Commit(record=record):
+                self.commanded.append(record)
+            case Stored(record=record):
+                self.stored.append(record)
+                if record in self.commanded:
+                    self.commanded.remove(record)
+                elif not (isinstance(record, EpochRecord) and record.t >= 0):  # an operator's: no machine's
+                    self.problems.append(f"{record} was stored, and the machine does not commit it today")
+        self.has_begun = True
+
+    def _begin(self, image: Image) -> None:
+        machine = machine_from(image.content)
+        assert isinstance(machine, SyncerMachine)
+        self.since = f"since the snapshot at merge {image.merges:,}"
+        self.in_flight = [pending.record for pending in machine.desk.pending.values()]
+        self.commanded = list(self.in_flight)
 
     def compare(self, records: tuple[Record, ...]) -> None:
-        """The tape must hold every record of the ledger, in its order."""
-        if not self.problems and tuple(self.stored) != records:
+        """The tape must hold every record of the ledger, in its order.
+
+        A cut tape and a cut ledger do not begin with the same record, but no round lies between the two.
+        """
+        if self.problems:
+            return
+        num_both = min(len(self.stored), len(records))
+        only_stored, both = _split(self.stored, num_both)
+        only_kept, kept = _split(records, num_both)
+        rounds = [r for r in (*only_stored, *only_kept) if isinstance(r, RoundRecord)]
+        has_gap = any(r not in self.in_flight for r in rounds) if self.since else only_stored or only_kept
+        if has_gap or both != kept:
             num = len(self.stored)
             self.problems.append(f"the tape saw {num} records stored, the ledger has {len(records)}")
+
+
+def _split(records: Sequence[Record], num_last: int) -> tuple[list[Record], list[Record]]:
+    """All but so many, and so many, counted from the end."""
+    at = len(records) - num_last
+    return list(records[:at]), list(records[at:])
+
+
+def _as_of(view: RunView, stored: list[Record]) -> tuple[Record, ...]:
+    """The ledger up to the newest record on the tape: a syncer that is running has gone on meanwhile."""
+    if not stored or stored[-1] in view.records:
+        return view.records
+    newer = read_run(view.run_dir).records
+    return newer[: newer.index(stored[-1]) + 1] if stored[-1] in newer else view.records
 
 
 def _tapes(view: RunView) -> Iterator[Iterator[Entry]]:

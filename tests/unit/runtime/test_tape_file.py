@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -263,6 +264,22 @@ def test_a_tape_of_a_file_begins_anew(path: Path):
     tape.append(BLOCKS[0])
     assert list(tape.read()) == [image(0), *BLOCKS[0]]
     tape.close()
+
+
+# Lives
+
+
+def test_a_new_life_keeps_the_tapes_of_the_lives_before_it_up_to_a_limit(tmp_path: Path):
+    for life in range(1, 13):
+        tape_file.open_life(tmp_path, life).close()
+        os.utime(tmp_path / f"tape-{life:012x}.db", ns=(life, life))
+    (tmp_path / f"tape-{6:012x}.db-wal").write_bytes(b"")
+    kept = [f"tape-{life:012x}.db" for life in range(6, 14)]
+    assert len(kept) == tape_file.MAX_LIVES
+    tape_file.open_life(tmp_path, 13).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [kept[0], kept[0] + "-wal", *kept[1:]]
+    tape_file.open_life(tmp_path, 14).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*kept[1:], f"tape-{14:012x}.db"]
 
 
 # Damage
