@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -223,7 +224,7 @@ def test_a_learner_that_is_killed_comes_back_as_a_new_life_with_its_shard_and_it
         first = Child("learner_with_a_cursor", syncer.url, syncer.token, "ada", str(tmp_path / "state"))
         joined = first.hear()
         wait_until(lambda: (tmp_path / "state" / "cursor.json").exists())
-        saved = int((tmp_path / "state" / "cursor.json").read_text())
+        saved = json.loads((tmp_path / "state" / "cursor.json").read_text())["cursor"]
         first.kill(signal.SIGKILL)
         second = Child("learner_with_a_cursor", syncer.url, syncer.token, None, str(tmp_path / "state"))
         again = second.hear()

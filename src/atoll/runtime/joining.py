@@ -16,7 +16,6 @@ import secrets
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +27,7 @@ from atoll.core.params import RunParams
 from atoll.errors import AtollError, JoinError
 from atoll.numerics.codec import codec_for
 from atoll.numerics.manifest import Manifest
+from atoll.numerics.moments import Moments
 from atoll.numerics.partition import partition
 from atoll.numerics.replica import Replica
 from atoll.runtime import found
@@ -37,6 +37,8 @@ from atoll.runtime.goodbye import say_goodbye_at_exit
 from atoll.runtime.learner import Learner, Schedule, check_name
 from atoll.runtime.learner_shell import LearnerShell
 from atoll.runtime.loop import Loop
+from atoll.runtime.moment_files import MomentFiles
+from atoll.runtime.moment_keeper import MomentKeeper
 from atoll.runtime.security.identity import LearnerIdentity, StateLock
 from atoll.runtime.security.tls import client_context
 from atoll.runtime.security.tokens import read_token
@@ -70,10 +72,11 @@ def join(
 ) -> Learner:
     """Take part in a run with this model; see the module for what happens.
 
-    `name` is kept in `state_dir`, as are the identity key, the data cursor and the tape; without a
-    `state_dir` the learner is a stranger each time. `token` comes from ATOLL_TOKEN or ATOLL_TOKEN_FILE if not
-    given. `schedule` maps progress (0..1) to a factor on the learning rate of every group. `certificate` is
-    for runs with mTLS. `config` is for `local://` only, where this process is its own syncer.
+    `name` is kept in `state_dir`, as are the identity key, the data cursor, the optimizer's state and the
+    tape; without a `state_dir` the learner is a stranger each time. `token` comes from ATOLL_TOKEN or
+    ATOLL_TOKEN_FILE if not given. `schedule` maps progress (0..1) to a factor on the learning rate of every
+    group. `certificate` is for runs with mTLS. `config` is for `local://` only, where this process is its own
+    syncer.
     """
     check_arguments(url, model, optimizer, schedule, config)
     where = parse(url)
@@ -160,6 +163,7 @@ class _Joining:
     config: RunConfig | None = None
     manifest: Manifest | None = None
     shell: LearnerShell | None = None
+    keeper: MomentKeeper | None = None
     learner: Learner | None = None
     is_started: bool = False
     changed: threading.Event = field(default_factory=threading.Event)
@@ -179,10 +183,12 @@ class _Joining:
             self.uplink.start()
             self._wait()
             assert self.learner is not None
-            self.learner._set_rate()
+            self.learner._come_back()
         except BaseException:
             self.loop.stop()
             self.worker.stop()
+            if self.keeper is not None:
+                self.keeper.close()
             if self.learner is not None and self.learner.tape is not None:
                 self.learner.tape.close()
             if lock is not None:
@@ -190,6 +196,7 @@ class _Joining:
             raise
         if lock is not None:
             self.learner.on_left.append(lock.close)
+        self.learner.on_left.append(self.learner.keeper.close)
         self.loop.call(self.learner._housekeep)
         say_goodbye_at_exit(self.learner)
         reach("L4")
@@ -244,11 +251,25 @@ class _Joining:
             self._noted,
             keep_tape=self.state_dir is not None,
         )
+        self.keeper = self._keeper(self.shell, config, manifest)
         self.config, self.manifest = config, manifest
+
+    def _keeper(self, shell: LearnerShell, config: RunConfig, manifest: Manifest) -> MomentKeeper:
+        sizes = shell.params.full_bytes
+        return MomentKeeper(
+            self.name,
+            f"{self.url.run} {self.url.fingerprint}",
+            shell,
+            config.heal,
+            Moments(self.optimizer, self.model, manifest) if self.optimizer is not None else None,
+            MomentFiles(self.state_dir) if self.state_dir is not None else None,
+            lambda fragment: moments_limit(sizes[fragment]),
+        )
 
     def _ready(self, ready: wire.Ready) -> None:
         """The first time the machine's life begins here; later it finds its way back by itself."""
         assert self.shell is not None
+        assert self.keeper is not None
         assert self.config is not None
         if self.is_started:
             return
@@ -271,9 +292,9 @@ class _Joining:
             self.uplink,
             self.loop,
             self.worker,
+            self.keeper,
             tape=tape,
         )
-        self.learner._cursor = json.dumps(_saved_cursor(self.state_dir))
         reach("L0")
         self.shell.start(self.name, self.identity.key_id, life)
 
@@ -380,19 +401,6 @@ def _settle_name(name: str | None, state_dir: Path | None, identity: LearnerIden
     if path is not None and chosen != saved:
         path.write_text(chosen + "\n", encoding="utf-8")
     return chosen
-
-
-def _saved_cursor(state_dir: Path | None) -> Any:
-    if state_dir is None:
-        return None
-    path = state_dir / "cursor.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        log.warning("%s cannot be read, so the data begins anew: %s", path, error)
-        return None
 
 
 def _open_tape(state_dir: Path | None, life: int) -> TapeFile | None:

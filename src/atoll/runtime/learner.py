@@ -1,9 +1,9 @@
 """The learner that users hold: one call per optimizer step, and nothing of it waits for a network.
 
 `step()` notes the tokens, gives the machine its boundary (copying at most the fragments that are due or have
-arrived), and sets the learning rate if a schedule was given. Everything else, encoding, sending, receiving,
-decoding, the tape, the saved cursor, happens on other threads. When the process ends, or gets SIGTERM, the
-learner says goodbye; if it dies instead, nobody minds.
+arrived, or one of the optimizer's state), and sets the learning rate if a schedule was given. Everything
+else, encoding, sending, receiving, decoding, the tape, the saved state, happens on other threads. When the
+process ends, or gets SIGTERM, the learner saves its state and says goodbye; if it dies instead, nobody minds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from atoll.numerics.partition import float_buffers
 from atoll.recipes import Shard
 from atoll.runtime.arguments import what_changed
 from atoll.runtime.buffers import BUFFER_LIMIT, in_groups
+from atoll.runtime.cursor import load_cursor, save_cursor
 from atoll.runtime.failpoints import reach
 from atoll.runtime.learner_shell import LearnerShell, bytes_of
 from atoll.runtime.loop import Loop
+from atoll.runtime.moment_keeper import MomentKeeper
 from atoll.runtime.stopwatch import Stopwatch, percentile, process_cpu_ns
 from atoll.runtime.tape_file import TapeFile
 from atoll.runtime.uplink import Uplink
@@ -69,6 +71,7 @@ class Learner:
     uplink: Uplink
     loop: Loop
     worker: Worker
+    keeper: MomentKeeper
     on_left: list[Callable[[], None]] = field(default_factory=list)
     watch: Stopwatch = field(default_factory=Stopwatch)
     merged_tokens: int = 0
@@ -132,6 +135,7 @@ class Learner:
             self._loss = loss.detach() if isinstance(loss, Tensor) else float(loss)
         if not self._has_left and not self.ended:
             self.shell.boundary(tokens, self.watch.step_ns)
+            self.keeper.boundary()
             self._follow()
         self.watch.leave(self.loop.now_ns())
 
@@ -190,6 +194,12 @@ class Learner:
             ) from error
 
     @property
+    def warmup(self) -> float:
+        """Factor on the learning rate after a start with fresh optimizer state in a run that had begun; rises
+        to 1.0, which it is otherwise. Part of what `schedule` sets; without one it is the user's to apply."""
+        return self.keeper.warmup
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Figures about this life, cheap to read at any time."""
         watch, shell = self.watch, self.shell
@@ -211,7 +221,7 @@ class Learner:
             "adopted": shell.num_adopted,
             "bytes_up": up,
             "bytes_down": down,
-            "extra_memory_bytes": shell.replica.memory_bytes(),
+            "extra_memory_bytes": shell.replica.memory_bytes() + self.keeper.memory_bytes(),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,7 +244,7 @@ class Learner:
                 self._is_lent = False
 
     def leave(self, timeout_s: float = GOODBYE_S) -> None:
-        """Say goodbye and close: offers already made still count. A second call does nothing.
+        """Save, say goodbye and close: offers already made still count. A second call does nothing.
 
         Nothing is waited for longer than a few times `timeout_s`, whatever the network does.
         """
@@ -251,6 +261,7 @@ class Learner:
                 finally:
                     self.shell.lock.release()
             reach("L13")
+            self.keeper.save_all(timeout_s)
             self._settle_down(timeout_s)
             for what in self.on_left:
                 what()
@@ -266,11 +277,19 @@ class Learner:
     ) -> None:
         self.leave()
 
+    # Behind join()
+
+    def _come_back(self) -> None:
+        """Healed, and the user's thread stands in join: find what an earlier life has left."""
+        self._cursor = load_cursor(self.state_dir, self.shard)
+        self.keeper.restore()
+        self._set_rate()
+
     # Behind step()
 
     def _follow(self) -> None:
         machine = self.shell.machine
-        if machine.global_t > self._heard[0]:
+        if machine.global_t != self._heard[0]:  # it falls only when an operator has gone back
             self._heard = (machine.global_t, machine.clock)
         self._set_rate()
         num_due = machine.steps // self.config.sync.interval_steps
@@ -285,7 +304,7 @@ class Learner:
             return
         groups, rates = self.optimizer.param_groups, self._base_rates
         rates += [float(group.get("initial_lr", group["lr"])) for group in groups[len(rates) :]]
-        factor = self.schedule(self.progress)
+        factor = self.schedule(self.progress) * self.warmup
         for group, rate in zip(groups, rates, strict=False):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate * factor)
@@ -381,12 +400,8 @@ class Learner:
                 self.tape = None
         if self.state_dir is not None and not self._is_cursor_saved:
             self._is_cursor_saved = True
-            path = self.state_dir / "cursor.json"
-            part = path.with_suffix(".part")
             try:
-                part.write_text(self._cursor, encoding="utf-8")
-                reach("L12")
-                os.replace(part, path)
+                save_cursor(self.state_dir, self.shard, self._cursor)
             except OSError as error:
                 log.warning("%s: the data cursor could not be saved: %s", self.name, error.strerror)
 

@@ -77,10 +77,13 @@ class LearnerShell:
     pending: dict[int, Pending] = field(default_factory=dict)
     bodies: dict[int, tuple[msg.Body, memoryview]] = field(default_factory=dict)
     seeds: dict[int, memoryview] = field(default_factory=dict)
+    donations: dict[int, memoryview] = field(default_factory=dict)
+    """Optimizer state packed for a peer, by fragment."""
     content: memoryview | None = None
     """Of the bulk message being handled."""
     timers: dict[str, Timer] = field(default_factory=dict)
     performers: dict[type, Callable[[Any], None]] = field(init=False)
+    """By command; the keeper of the optimizer state adds its own."""
     actor: str = ""
 
     def __post_init__(self) -> None:
@@ -189,6 +192,8 @@ class LearnerShell:
         elif isinstance(message, msg.SeedBody):
             if message.fragment in self.seeds:
                 self.bulk(message, self.seeds[message.fragment])
+        elif isinstance(message, msg.Donation):
+            self.bulk(message, self.donations[message.fragment])
         else:
             self.tell(message)
 
