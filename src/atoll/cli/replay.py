@@ -168,14 +168,17 @@ def _decisions_line(found: Replayed) -> str:
         return "decisions  not looked at: with --until only values are computed"
     same = "decided the same" if not verdict.replay else "did not decide the same"
     said = "hold" if not verdict.violations else "are broken"
+    since = f" {verdict.since}" if verdict.since else ""
     return (
-        f"decisions  {verdict.num_entries:,} lines of tape: the machines {same}, "
+        f"decisions  {verdict.num_entries:,} lines of tape{since}: the machines {same}, "
         f"invariants {said} ({verdict.num_checks:,} checks)"
     )
 
 
 def _merges_line(found: Replayed) -> str:
-    if found.commits and found.merges == found.commits:
+    if not found.commits:
+        return "merges     none to compute again"
+    if found.merges == found.commits:
         return f"merges     all {found.merges:,} computed again from their offers"
     if found.merges:
         rest = found.commits - found.merges

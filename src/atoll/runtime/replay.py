@@ -32,6 +32,7 @@ from atoll.numerics.merge import merge
 from atoll.numerics.outer import digest
 from atoll.runtime.offers import FOLDER, body_digest, offers_path, read_offers
 from atoll.runtime.past import Broken, Past, open_past, which
+from atoll.runtime.store import read_run
 from atoll.runtime.verdict import Verdict, check_run
 
 __all__ = ["End", "Merges", "Progress", "Replayed", "replay_run"]
@@ -100,7 +101,7 @@ def replay_run(
             if result.ok or not past.has_moved():
                 break
         if until is None:
-            result.decisions = verdict = check_run(run_dir)
+            result.decisions = verdict = _decisions(run_dir)
             result.problems += verdict.violations + [f"decisions: {problem}" for problem in verdict.replay]
     except _OutOfReach as error:
         raise error.args[0] from None
@@ -109,6 +110,16 @@ def replay_run(
             raise
         return Replayed(problems=[error.what])
     return result
+
+
+def _decisions(run_dir: Path) -> Verdict:
+    """The verdict on the tapes; those of a run that is going on are read again if they do not fit together."""
+    for _ in range(MAX_LOOKS):
+        newest = read_run(run_dir).records[-1:]
+        verdict = check_run(run_dir)
+        if verdict.ok or read_run(run_dir).records[-1:] == newest:
+            break
+    return verdict
 
 
 class _OutOfReach(Exception):
