@@ -113,7 +113,7 @@ def replay_run(
 
 
 def _decisions(run_dir: Path) -> Verdict:
-    """The verdict on the tapes; those of a run that is going on are read again if they do not fit together."""
+    """The verdict on the tapes; if a run is going on, they are read again when they do not fit together."""
     for _ in range(MAX_LOOKS):
         newest = read_run(run_dir).records[-1:]
         verdict = check_run(run_dir)
