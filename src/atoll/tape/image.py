@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -31,7 +31,7 @@ __all__ = ["Machine", "image_of", "machine_from"]
 
 Machine: TypeAlias = LearnerMachine | SyncerMachine
 
-_PLAIN = (type(None), bool, int, float, str, bytes)
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
 
 def image_of(machine: Machine) -> bytes:
@@ -62,15 +62,19 @@ class _Writer:
         if kind in _PLAIN:
             return value
         if kind is tuple:
-            return ["tuple", *map(self.write, value)]
+            return ["tuple", *self._all(value)]
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return ["named", _name_of(kind), *map(self.write, value)]
+            return ["named", _name_of(kind), *self._all(value)]
         if isinstance(value, Enum):
             return ["enum", _name_of(kind), value.name]
         if id(value) in self.numbers:
             return ["again", self.numbers[id(value)]]
         self.numbers[id(value)] = len(self.numbers)
         return self._write_new(kind, value)
+
+    def _all(self, values: Iterable[Any]) -> list[Any]:
+        # Asked here as well, because most values are plain and a syncer's loop waits for its image.
+        return [value if type(value) in _PLAIN else self.write(value) for value in values]
 
     def _write_new(self, kind: type, value: Any) -> list[Any]:
         if is_dataclass(kind):
@@ -80,13 +84,13 @@ class _Writer:
                 {f.name: self.write(getattr(value, f.name)) for f in fields(kind)},
             ]
         if kind is list:
-            return ["list", *map(self.write, value)]
+            return ["list", *self._all(value)]
         if kind is dict:
-            return ["dict", *((self.write(key), self.write(item)) for key, item in value.items())]
+            return ["dict", *map(self._all, value.items())]
         if kind is set:
-            return ["set", *map(self.write, sorted(value, key=repr))]
+            return ["set", *self._all(sorted(value, key=repr))]
         if kind is deque:
-            return ["deque", value.maxlen, *map(self.write, value)]
+            return ["deque", value.maxlen, *self._all(value)]
         raise TypeError(
             f"an image cannot hold a {kind.__name__}: teach atoll.tape.image to write and read it"
         )
