@@ -20,7 +20,7 @@ from atoll.runtime.tape_file import TapeFile
 from atoll.runtime.verdict import check_run
 from atoll.tape.entries import Entry
 
-__all__ = ["problems_of"]
+__all__ = ["doubled", "problems_of"]
 
 
 def problems_of(run_dir: Path, victim: str | None) -> tuple[int, list[str]]:
@@ -30,7 +30,7 @@ def problems_of(run_dir: Path, victim: str | None) -> tuple[int, list[str]]:
     merges = [record for record in view.records if isinstance(record, RoundRecord)]
     tapes = {path: list(_read(path)) for path in sorted((run_dir / "learners").glob("*/tape-*.db"))}
     problems = [*verdict.violations, *verdict.replay, *_state(view), *_ledger(run_dir, merges)]
-    problems += _doubled(merges)
+    problems += doubled(merges)
     problems += _lost(view, tapes)
     problems += _held(tapes)
     if victim is not None and len([path for path in tapes if path.parent.name == victim]) < 2:
@@ -75,7 +75,7 @@ def _ledger(run_dir: Path, merges: list[RoundRecord]) -> list[str]:
     return problems
 
 
-def _doubled(merges: list[RoundRecord]) -> list[str]:
+def doubled(merges: list[RoundRecord]) -> list[str]:
     """No token of a life is in a fragment twice."""
     intervals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for record in merges:
