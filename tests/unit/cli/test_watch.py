@@ -124,7 +124,7 @@ def test_counters_go_on_where_a_syncer_that_came_back_begins_anew(watch):
     publish(watch, 22.0, detail("learner-0", 120), detail("learner-1", 120), epoch=2)
     publish(watch, 24.0, detail("learner-0", 140), detail("learner-1", 140), epoch=2)
     (table,) = watch.kills()
-    assert table["event"] == "syncer killed at 50 %, back after 8 s"
+    assert table["event"] == "syncer killed at 50 %, back after 8 s"  # when it listened is not known
     assert table["survivors"] == ["learner-0", "learner-1"]
     assert [row["steps_per_s"] for row in table["rows"]] == [20.0, 20.0, 20.0]
 
@@ -141,3 +141,60 @@ def test_a_counter_that_the_syncer_has_forgotten_in_part_does_not_fall(watch):
 def test_a_learner_that_has_not_told_how_it_goes_is_not_counted(watch):
     publish(watch, 10.0, detail("learner-0", 5), detail("learner-1", 0, device=None))
     assert [row["name"] for row in watch.samples[-1]["learner_details"]] == ["learner-0"]
+
+
+def test_a_status_that_an_earlier_fleet_left_behind_is_not_news(watch):
+    watch.since_s = BEGAN_S + 100.0
+    path = watch.fleet.run_dir / "status.json"
+    path.write_text(json.dumps({"epoch": 1, "state": "training"}), encoding="utf-8")
+    os.utime(path, (BEGAN_S + 99.0, BEGAN_S + 99.0))
+    assert not watch.look(BEGAN_S + 101.0)
+    assert watch.training_s is None
+    publish(watch, 102.0)
+    assert watch.training_s == 102.0
+
+
+def test_what_the_syncer_finds_wrong_is_shown(watch):
+    publish(watch, 10.0, problems=["offers of learner-0 are rejected"])
+    assert watch.status["problems"] == ["offers of learner-0 are rejected"]
+
+
+def write(path: Path, at_s: float) -> None:
+    """A file of the syncer's, written at that time of the fleet."""
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    os.utime(path, (BEGAN_S + at_s, BEGAN_S + at_s))
+
+
+def test_how_soon_a_killed_syncer_listens_and_merges_is_read_from_its_files(watch):
+    run_dir = watch.fleet.run_dir
+    publish(watch, 10.0, detail("learner-0", 10))
+    write(run_dir / "url", 2.0)
+    write(run_dir / "deltas" / "old.safetensors", 10.5)
+    watch.killed("syncer", "30 %", BEGAN_S + 11.0)
+    watch.look(BEGAN_S + 11.2)
+    assert watch.kills()[0]["event"] == "syncer killed at 30 %"
+    write(run_dir / "url", 11.8)
+    watch.look(BEGAN_S + 12.0)
+    (table,) = watch.kills()
+    assert table["event"] == "syncer killed at 30 %, listening after 0.8 s"
+    assert (table["kill_to_listening_s"], table["listening_to_merge_s"]) == (pytest.approx(0.8), None)
+    write(run_dir / "deltas" / "second.safetensors", 14.0)
+    write(run_dir / "deltas" / "first.safetensors", 13.3)
+    write(run_dir / "deltas" / "half.part", 12.0)
+    watch.look(BEGAN_S + 14.2)
+    (table,) = watch.kills()
+    assert table["event"] == "syncer killed at 30 %, listening after 0.8 s, next merge 1.5 s later"
+    assert table["listening_to_merge_s"] == pytest.approx(1.5)
+
+
+def test_an_outage_is_measured_from_the_last_word_to_the_first(watch):
+    """Nobody counts in between: steps between the last status and the kill are no steps of the outage."""
+    for second in range(5):
+        publish(watch, 10.0 + second, detail("learner-0", 10 * second))
+    watch.killed("syncer", "50 %", BEGAN_S + 14.9)
+    publish(watch, 16.0, detail("learner-0", 60), epoch=2)
+    publish(watch, 17.0, detail("learner-0", 70), epoch=2)
+    (table,) = watch.kills()
+    assert [row["seconds"] for row in table["rows"]] == [4.0, 2.0, 1.0]
+    assert [row["steps_per_s"] for row in table["rows"]] == [10.0, 10.0, 10.0]
