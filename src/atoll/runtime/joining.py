@@ -42,7 +42,7 @@ from atoll.runtime.moment_keeper import MomentKeeper
 from atoll.runtime.security.identity import LearnerIdentity, StateLock
 from atoll.runtime.security.tls import client_context
 from atoll.runtime.security.tokens import read_token
-from atoll.runtime.tape_file import TapeFile
+from atoll.runtime.tape_file import TapeFile, open_life
 from atoll.runtime.uplink import Events, Uplink
 from atoll.runtime.worker import Worker
 from atoll.wire import messages as wire
@@ -404,4 +404,4 @@ def _settle_name(name: str | None, state_dir: Path | None, identity: LearnerIden
 
 
 def _open_tape(state_dir: Path | None, life: int) -> TapeFile | None:
-    return TapeFile(state_dir / f"tape-{life:012x}.db") if state_dir is not None else None
+    return open_life(state_dir, life) if state_dir is not None else None

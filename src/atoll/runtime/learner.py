@@ -391,19 +391,27 @@ class Learner:
         return str(first.device) if first is not None else "none"
 
     def _save(self) -> None:
-        lines = self.shell.take_tape()
-        if self.tape is not None and lines:
+        if self.tape is not None:
             try:
-                self.tape.append(lines)
+                self._save_tape(self.tape)
             except sqlite3.Error as error:
                 log.warning("%s: the tape could not be written and has a gap: %s", self.name, error)
                 self.tape = None
+        else:
+            self.shell.take_tape()
         if self.state_dir is not None and not self._is_cursor_saved:
             self._is_cursor_saved = True
             try:
                 save_cursor(self.state_dir, self.shard, self._cursor)
             except OSError as error:
                 log.warning("%s: the data cursor could not be saved: %s", self.name, error.strerror)
+
+    def _save_tape(self, tape: TapeFile) -> None:
+        """A tape that has become too long begins anew, with what the machine is now."""
+        if tape.size() > self.config.tape.keep_mb << 20:
+            tape.begin_anew(self.shell.take_tape(with_image=True))
+        else:
+            tape.append(self.shell.take_tape())
 
     def _finish_work(self, timeout_s: float) -> None:
         """Let the worker encode the offers that were made, so that their bodies follow."""

@@ -31,7 +31,8 @@ from atoll.numerics.replica import Pending, Replica
 from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.worker import Worker
-from atoll.tape.entries import Entry
+from atoll.tape.entries import Entry, Image
+from atoll.tape.image import image_of
 
 __all__ = ["LearnerShell", "bytes_of"]
 
@@ -166,10 +167,13 @@ class LearnerShell:
             self.performers[type(command)](command)
         self.changed.notify_all()
 
-    def take_tape(self) -> list[Entry]:
-        """The lines that have not been taken yet; any thread."""
+    def take_tape(self, *, with_image: bool = False) -> list[Entry]:
+        """The lines that have not been taken yet, and, if asked for, what the machine is now; any thread."""
         with self.lock:
             lines, self.unwritten = self.unwritten, []
+            if with_image:
+                image = Image(0, image_of(self.machine))
+                lines.append(Entry(self.loop.now_ns(), self.actor, image))
         return lines
 
     # Commands

@@ -15,12 +15,12 @@ verdict holds since that snapshot.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.core import commands as do
-from atoll.core.records import EpochRecord, Record, RoundRecord
+from atoll.core.records import EpochRecord, Record, StoredState, fold
 from atoll.core.syncer import SyncerMachine
 from atoll.errors import AtollError, TapeError
 from atoll.invariants import Checker
@@ -71,7 +71,10 @@ def check_run(run_dir: Path) -> Verdict:
         commits.problems.append(error.what)
     except Exception as error:  # a machine that stumbles over a tape with a gap is a finding too
         commits.problems.append(f"line {num_entries} cannot be replayed: {type(error).__name__}: {error}")
-    commits.compare(_as_of(view, commits.stored))
+    records, base = _as_of(view, commits.stored)
+    commits.compare(records)
+    if commits.since and not commits.problems and not checker.in_flight:
+        commits.compare_sums(checker.num_merges, fold(records, base).merges)
     violations = [str(violation) for violation in checker.violations]
     num_checks = sum(checker.num_checks.values())
     return Verdict(violations, num_checks, num_entries, commits.problems, commits.since)
@@ -85,8 +88,6 @@ class _Commits:
     stored: list[Record] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     since: str = ""
-    in_flight: list[Record] = field(default_factory=list)
-    """On their way into the store when the tape begins: stored before or after its first line."""
     has_begun: bool = False
 
     def read(self, entry: Entry) -> None:
@@ -109,38 +110,34 @@ class _Commits:
         machine = machine_from(image.content)
         assert isinstance(machine, SyncerMachine)
         self.since = f"since the snapshot at merge {image.merges:,}"
-        self.in_flight = [pending.record for pending in machine.desk.pending.values()]
-        self.commanded = list(self.in_flight)
+        self.commanded = [pending.record for pending in machine.desk.pending.values()]
 
     def compare(self, records: tuple[Record, ...]) -> None:
         """The tape must hold every record of the ledger, in its order.
 
-        A cut tape and a cut ledger do not begin with the same record, but no round lies between the two.
+        A cut tape and a cut ledger do not begin with the same record: what both hold must agree.
         """
-        if self.problems:
-            return
-        num_both = min(len(self.stored), len(records))
-        only_stored, both = _split(self.stored, num_both)
-        only_kept, kept = _split(records, num_both)
-        rounds = [r for r in (*only_stored, *only_kept) if isinstance(r, RoundRecord)]
-        has_gap = any(r not in self.in_flight for r in rounds) if self.since else only_stored or only_kept
-        if has_gap or both != kept:
-            num = len(self.stored)
+        stored = tuple(self.stored)
+        if self.since:
+            num_both = min(len(stored), len(records))
+            stored, records = stored[len(stored) - num_both :], records[len(records) - num_both :]
+        if not self.problems and stored != records:
+            num = len(stored)
             self.problems.append(f"the tape saw {num} records stored, the ledger has {len(records)}")
 
+    def compare_sums(self, on_tape: int, in_ledger: int) -> None:
+        """From a cut on, tape and ledger must lead to the same number of merges."""
+        if on_tape != in_ledger:
+            self.problems.append(f"the tape leads to {on_tape:,} merges, the ledger to {in_ledger:,}")
 
-def _split(records: Sequence[Record], num_last: int) -> tuple[list[Record], list[Record]]:
-    """All but so many, and so many, counted from the end."""
-    at = len(records) - num_last
-    return list(records[:at]), list(records[at:])
 
-
-def _as_of(view: RunView, stored: list[Record]) -> tuple[Record, ...]:
+def _as_of(view: RunView, stored: list[Record]) -> tuple[tuple[Record, ...], StoredState | None]:
     """The ledger up to the newest record on the tape: a syncer that is running has gone on meanwhile."""
-    if not stored or stored[-1] in view.records:
-        return view.records
-    newer = read_run(view.run_dir).records
-    return newer[: newer.index(stored[-1]) + 1] if stored[-1] in newer else view.records
+    if stored and stored[-1] not in view.records:
+        newer = read_run(view.run_dir)
+        if stored[-1] in newer.records:
+            return newer.records[: newer.records.index(stored[-1]) + 1], newer.base
+    return view.records, view.base
 
 
 def _tapes(view: RunView) -> Iterator[Iterator[Entry]]:
