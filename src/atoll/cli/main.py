@@ -7,7 +7,7 @@ import sys
 import typer
 
 from atoll import __version__
-from atoll.cli import export, join, replay, rollback, simulate, status, syncer, train
+from atoll.cli import export, fsck, join, replay, rollback, simulate, status, syncer, train
 from atoll.errors import AtollError
 
 __all__ = ["app", "run"]
@@ -25,6 +25,7 @@ cli.command()(syncer.syncer)
 cli.command()(join.join)
 cli.command()(status.status)
 cli.command()(export.export)
+cli.command()(fsck.fsck)
 cli.command()(replay.replay)
 cli.command()(rollback.rollback)
 cli.add_typer(simulate.commands, name="simulate")

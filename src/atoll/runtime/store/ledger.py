@@ -37,7 +37,7 @@ from atoll.runtime.store.head import HEAD, Head, loss, read_head, write_head
 from atoll.runtime.store.interface import PreparedSnapshot
 from atoll.tape.entries import Entry
 
-__all__ = ["Ledger", "Refusal", "SnapshotRow", "damaged"]
+__all__ = ["Ledger", "Refusal", "SnapshotRow", "damaged", "meta_digest", "read_snapshots"]
 
 BUSY_S = 5.0
 """Longest wait for another process that holds the database."""
@@ -248,16 +248,10 @@ class Ledger:
 
     def snapshots(self) -> list[SnapshotRow]:
         """The registered snapshots, newest first."""
-        rows = self._db.execute(
-            "SELECT name, record_id, merges, versions, digest, voided_by FROM snapshots ORDER BY rowid DESC"
-        )
         try:
-            return [
-                SnapshotRow(name, record_id, merges, _versions(versions), digest, voided_by is not None)
-                for name, record_id, merges, versions, digest, voided_by in rows
-            ]
-        except msgspec.MsgspecError as error:
-            raise damaged(self.path, f"the list of snapshots cannot be read: {error}") from error
+            return read_snapshots(self._db)
+        except ValueError as error:
+            raise damaged(self.path, str(error)) from error
 
     def entries(self) -> Iterator[Entry]:
         """The tape, from its beginning; `TapeError` names a damaged block."""
@@ -298,7 +292,7 @@ class Ledger:
         row = self._db.execute(
             "SELECT CAST(value AS TEXT), CAST(digest AS BLOB) FROM meta WHERE key = ?", (key,)
         ).fetchone()
-        if row is not None and _meta_digest(key, row[0]) != row[1]:
+        if row is not None and meta_digest(key, row[0]) != row[1]:
             raise damaged(self.path, f"the entry {key!r} does not have its digest")
         return None if row is None else str(row[0])
 
@@ -311,6 +305,20 @@ class Ledger:
             return read(self._db)
         except ValueError as error:
             raise damaged(self.path, str(error)) from error
+
+
+def read_snapshots(db: sqlite3.Connection) -> list[SnapshotRow]:
+    """The registered snapshots, newest first; raises `ValueError` if they are damaged."""
+    rows = db.execute(
+        "SELECT name, record_id, merges, versions, digest, voided_by FROM snapshots ORDER BY rowid DESC"
+    )
+    try:
+        return [
+            SnapshotRow(name, record_id, merges, _versions(versions), digest, voided_by is not None)
+            for name, record_id, merges, versions, digest, voided_by in rows
+        ]
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ValueError(f"the list of snapshots cannot be read: {error}") from error
 
 
 def _versions(text: str) -> tuple[int, ...]:
@@ -338,8 +346,9 @@ def damaged(path: Path, why: str) -> StoreError:
 
 
 def _put_meta(db: sqlite3.Connection, key: str, value: str) -> None:
-    db.execute("INSERT INTO meta VALUES (?, ?, ?)", (key, value, _meta_digest(key, value)))
+    db.execute("INSERT INTO meta VALUES (?, ?, ?)", (key, value, meta_digest(key, value)))
 
 
-def _meta_digest(key: str, value: str) -> bytes:
+def meta_digest(key: str, value: str) -> bytes:
+    """The digest that stands beside an entry of `meta`."""
     return hashlib.blake2b(f"{key}\0{value}".encode(), digest_size=16).digest()
