@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
@@ -98,6 +99,31 @@ def learner_with_a_cursor(say: Any, url: str, token: str, name: str | None, stat
         learner.step(tokens=8)
         time.sleep(PACE_S)
     say(ended=learner.ended)
+
+
+def learner_with_moments(say: Any, url: str, token: str, state_dir: str) -> None:
+    """Says what it has found, then trains with AdamW until it is killed."""
+    from tests.integration.programs import PACE_S, adamw, model, state_digest, step
+
+    net = model()
+    optimizer = adamw(net)
+    learner = atoll.join(url, model=net, optimizer=optimizer, name="ada", token=token, state_dir=state_dir)
+    learner.leave = partial(learner.leave, LIMIT_S)  # type: ignore[method-assign]  # however busy we are
+    say(
+        incarnation=learner.incarnation,
+        state=state_digest(net, optimizer),
+        cursor=learner.cursor,
+        warmup=learner.warmup,
+    )
+    number = learner.cursor or 0
+    while not learner.ended:
+        step(net, optimizer, number)
+        number += 1
+        learner.cursor = number
+        learner.step(tokens=8)
+        if learner.watch.num_steps == 20:
+            say(steps=20)
+        time.sleep(PACE_S)
 
 
 def learner_that_ends(say: Any, url: str, token: str, end: str) -> None:
@@ -239,6 +265,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         learner_with_a_cursor,
+        learner_with_moments,
         learner_that_ends,
         learners_that_wait,
         learner_with_its_own_handler,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,20 @@ import atoll
 from atoll.config import RunConfig
 from tests.integration.conditions import LIMIT_S
 
-__all__ = ["Task", "batch", "config", "crash", "global_weights", "model", "same", "sgd", "step", "train"]
+__all__ = [
+    "Task",
+    "adamw",
+    "batch",
+    "config",
+    "crash",
+    "global_weights",
+    "model",
+    "same",
+    "sgd",
+    "state_digest",
+    "step",
+    "train",
+]
 
 T = TypeVar("T")
 PACE_S = 0.002
@@ -54,6 +68,20 @@ def model(seed: int = 0) -> nn.Module:
 
 def sgd(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=0.05)
+
+
+def adamw(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=0.01)
+
+
+def state_digest(net: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of all that an optimizer keeps, bit for bit; empty if it keeps nothing."""
+    whole = hashlib.blake2b(digest_size=16)
+    for name, parameter in net.named_parameters():
+        for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+            whole.update(f"{name} {key} {value.dtype} {list(value.shape)}".encode())
+            whole.update(value.numpy().tobytes())
+    return whole.hexdigest() if optimizer.state else ""
 
 
 def batch(seed: int) -> tuple[Tensor, Tensor]:
