@@ -37,7 +37,8 @@ from atoll.runtime.spool import Spool
 from atoll.runtime.store import Found
 from atoll.runtime.worker import Worker
 from atoll.runtime.workshop import Workshop, global_model
-from atoll.tape.entries import SYNCER, Entry
+from atoll.tape.entries import SYNCER, Entry, Image
+from atoll.tape.image import image_of
 from atoll.wire import messages as wire
 
 __all__ = ["SyncerShell"]
@@ -424,5 +425,7 @@ class SyncerShell:
         def then(reason: str) -> None:
             self.handle(ev.SnapshotTaken(self.loop.now_ns(), command.merges, not reason, reason))
 
+        image = Image(command.merges, image_of(self.machine))  # a tape that is cut begins there
+        self.lines.append(Entry(self.loop.now_ns(), SYNCER, image))
         versions = tuple(fragment.version for fragment in self.machine.desk.state.fragments)
         self.archive.snapshot(command.merges, versions, list(self.work.model.states), then)
