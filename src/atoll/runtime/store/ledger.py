@@ -275,6 +275,7 @@ class Ledger:
                 raise damaged(
                     self.path, "it is empty, although there are deltas or initial weights beside it"
                 )
+            self._is_suspect = False  # a start that was cut off acknowledged nothing that could need repair
             with self.transaction(sync=True) as db:
                 tables.create(db)
                 _put_meta(db, "format", str(tables.FORMAT))
