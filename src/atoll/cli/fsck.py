@@ -61,7 +61,8 @@ def _show(console: Console, report: Report) -> None:
     if report.problems:
         console.print("What can be saved:")
         for part in report.fragments:
-            console.print(Text(f"- {_saved(part.fragment, part.version, part.recoverable, part.source)}"))
+            saved = _saved(part.fragment, part.version, part.recoverable, part.source)
+            console.print(Text(f"- {saved}"), soft_wrap=True)
     else:
         console.print(f"The run is whole: {report.commits:,} merges, folded from {report.since}.")
 
