@@ -19,6 +19,7 @@ from atoll.core.records import (
     fold,
     history,
     recover,
+    version_in,
 )
 
 SEED = SeedRecord(1, "a", 1, ("s0", "s1"))
@@ -180,3 +181,22 @@ def test_the_new_history_can_be_torn_like_the_old_one():
     records = [*HISTORY, epoch(2, *found.rollbacks), merge(0, 2, part("b", 90, 95), tag="new")]
     (again,) = recover(records, intact_but("x0.2", "x0.2new")).rollbacks
     assert again == Rollback(0, 2, 1, "d0.1", "s0", (part("b", 90, 95),))
+
+
+def test_a_history_without_its_beginning_goes_on_from_the_fold_of_it():
+    found = recover(HISTORY, intact_but("x0.3"))
+    records = [*HISTORY, epoch(2, *found.rollbacks), merge(0, 3, part("b", 30, 40), tag="new")]
+    for num_cut in range(len(BEGINNING), 8):  # not behind the rollback, which a base may not hide
+        base, rest = fold(records[:num_cut]), records[num_cut:]
+        assert fold(rest, base) == fold(records)
+        whole = [record for record in history(records)[0] if record.version > version_in(base, 0)]
+        assert history(rest, base).get(0, []) == whole
+        assert recover(rest, intact_but(), base) == recover(records, intact_but())
+
+
+def test_a_base_lends_its_digests_to_a_rollback():
+    base = fold(HISTORY[:6])
+    (rollback,) = recover(HISTORY[6:], intact_but("x0.2"), base).rollbacks
+    assert (rollback,) == recover(HISTORY, intact_but("x0.2")).rollbacks
+    assert (rollback.from_version, rollback.to_version, rollback.digest) == (3, 1, "d0.1")
+    assert base == fold(HISTORY[:6])  # the fold goes on with a copy
