@@ -25,7 +25,7 @@ MAX_NAMES = 4
 MOODS = {
     **dict.fromkeys(("killed", "lost", "store", "damage", "quarantined"), "wrong"),
     **dict.fromkeys(("cancelled", "clipped", "dropped", "refused", "fenced"), "bad"),
-    **dict.fromkeys(("admitted", "back", "released", "restarted", "finished"), "good"),
+    **dict.fromkeys(("admitted", "back", "released", "restarted", "finished", "writable"), "good"),
 }
 
 
@@ -109,6 +109,8 @@ def _sentence(kind: str, names: list[str], reason: str, num: int) -> str:
             return f"the run is finished{why}"
         case "damage":
             return f"the store is damaged{why}"
+        case "writable":
+            return reason
         case "store" | "quorum":
             return f"{kind}{why}"
     return (f"{who}: " if names else "") + kind + why

@@ -41,6 +41,7 @@ STATES = {
     "waiting": "yellow",
     "seeding": "cyan",
     "training": "green",
+    "blocked": "bold red",
     "draining": "cyan",
     "finished": "bold green",
     "joining": "cyan",

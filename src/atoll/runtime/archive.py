@@ -44,6 +44,8 @@ class Archive:
     """With `tape.keep_offers`."""
     carried: list[Entry] = field(default_factory=list)
     """Store's thread only."""
+    num_lost: int = 0
+    """Lines that went because the disk refused for too long."""
     is_flushing: bool = False
     """Lines were given to be written and are not written yet: on a disk that hangs, more must not pile up."""
 
@@ -89,22 +91,25 @@ class Archive:
             self.carried = []
         return reason
 
-    def flush(self, lines: list[Entry]) -> None:
+    def flush(self, lines: list[Entry], then: Answer = lambda reason: None) -> None:
         """Write tape lines that no record waits for."""
         self.is_flushing = True
-        self.storing.do(self._flush, lines)
+        self.storing.do(self._flush, lines, then)
 
-    def _flush(self, lines: list[Entry]) -> None:
+    def _flush(self, lines: list[Entry], then: Answer) -> None:
         self._carry(lines)
-        if self.carried and not self.store.write_tape(self.carried):
+        reason = self.store.write_tape(self.carried) if self.carried else ""
+        if not reason:
             self.carried = []
-        self.loop.call(self._flushed)
+        self.loop.call(self._flushed, reason, then)
 
-    def _flushed(self) -> None:
+    def _flushed(self, reason: str, then: Answer) -> None:
         self.is_flushing = False
+        then(reason)
 
     def _carry(self, lines: list[Entry]) -> None:
         self.carried += lines
+        self.num_lost += max(0, len(self.carried) - MAX_CARRIED)
         del self.carried[:-MAX_CARRIED]
 
     def snapshot(

@@ -12,6 +12,7 @@ A step is kept unless its incarnation died before it was offered.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,9 +23,12 @@ from atoll.core import messages as msg
 from atoll.core.members import Session
 from atoll.core.records import RoundRecord
 from atoll.core.syncer import SyncerMachine
+from atoll.runtime.disk_trouble import DiskTrouble, What
 from atoll.wire import messages as wire
 
 __all__ = ["Books", "LearnerBook"]
+
+log = logging.getLogger("atoll")
 
 NOTES_KEPT = 50
 LARGEST = 1e38
@@ -46,7 +50,6 @@ SHOWN_NOTES = frozenset(
         "quorum",
         "refused",
         "released",
-        "store",
     )
 )
 CRASH_COST = {
@@ -133,6 +136,7 @@ class Books:
     publish_values: int = 0
     finished_ns: int = 0
     problems: list[str] = field(default_factory=list)
+    disk: DiskTrouble = field(default_factory=DiskTrouble)
     ticks: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=64))
     """(time, t, tokens), about one a second."""
 
@@ -195,6 +199,13 @@ class Books:
         at_s = round((now_ns - self.began_ns) / 1e9, 3)
         self.notes.append({"at_s": at_s, "kind": kind, "who": who, "reason": reason})
 
+    def tried(self, what: What, reason: str, now_ns: int) -> None:
+        """Something was written to the run directory, or refused for a reason."""
+        if news := self.disk.tried(what, reason, now_ns):
+            kind, sentence = news
+            self.note(kind, "", sentence, now_ns)
+            log.log(logging.WARNING if reason else logging.INFO, "%s", sentence)
+
     def committed(self, record: RoundRecord) -> None:
         """A merge is in the store."""
         self.num_places += self.rounds_live.pop(record.fragment, 0)
@@ -256,7 +267,7 @@ class Books:
                 "mode": self.config.durability.mode,
                 "crash_cost": CRASH_COST[self.config.durability.mode],
             },
-            "problems": [*self.problems, *self._rejections()],
+            "problems": [*self.disk.problems(now_ns), *self.problems, *self._rejections()],
             "uptime_s": (now_ns - self.began_ns) / 1e9,
             "learner_details": [_without_ticks(d) for d in details],
             "notes": list(self.notes),
@@ -273,6 +284,8 @@ class Books:
             return "finished"
         if not machine.desk.state.fragments:
             return "seeding" if machine.desk.sessions else "waiting"
+        if self.disk.is_blocked:
+            return "blocked"
         return "draining" if machine.drain_reason else "training"
 
     def _progress(self, t: int, merged_tokens: int) -> float:

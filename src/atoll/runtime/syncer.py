@@ -282,6 +282,8 @@ class Syncer:
             part.write_bytes(content)
             os.replace(part, self.run_dir / name)
         except OSError as error:
+            with contextlib.suppress(OSError):  # half of it would only take space that is short
+                part.unlink(missing_ok=True)
             log.debug("%s was not written: %s", name, error.strerror)
 
     def _append(self, name: str, content: bytes) -> None:

@@ -52,7 +52,7 @@ DURABLE: dict[type, str] = {EpochRecord: "S2", MemberRecord: "S3", RoundRecord: 
 """Failpoints: a record is on disk, and nobody has heard of it."""
 LEVELS = {
     "damage": logging.WARNING,
-    "store": logging.WARNING,
+    "store": logging.DEBUG,  # noted at every attempt; the books tell when it begins and ends
     "refused": logging.WARNING,
     "closed": logging.DEBUG,
     "dropped": logging.DEBUG,
@@ -380,6 +380,8 @@ class SyncerShell:
 
         def then(reason: str) -> None:
             reach("S8")
+            if reason:
+                self.books.tried("commit", reason, self.loop.now_ns())
             self.handle(ev.DeltaPut(self.loop.now_ns(), p, number, not reason, reason))
 
         delta = self.work.results[p, number].delta
@@ -398,6 +400,7 @@ class SyncerShell:
 
     def _committed(self, ticket: int, record: Record, reason: str) -> None:
         assert self.machine is not None
+        self.books.tried("commit", reason, self.loop.now_ns())
         if not reason:
             reach(DURABLE.get(type(record), ""))
         if not reason and isinstance(record, RoundRecord):
@@ -414,15 +417,21 @@ class SyncerShell:
 
     def _flush(self) -> None:
         if self.archive.is_flushing:
+            self.archive.num_lost += max(0, len(self.lines) - MAX_CARRIED)
             del self.lines[:-MAX_CARRIED]
         else:
-            self.archive.flush(self.take_lines())
+            self.archive.flush(self.take_lines(), self._flushed)
         self.loop.after(FLUSH_NS, self._flush)
+
+    def _flushed(self, reason: str) -> None:
+        self.books.tried("tape", reason, self.loop.now_ns())
+        self.books.disk.lost_lines = self.archive.num_lost
 
     def _take_snapshot(self, command: do.TakeSnapshot) -> None:
         assert self.machine is not None
 
         def then(reason: str) -> None:
+            self.books.tried("snapshot", reason, self.loop.now_ns())
             self.handle(ev.SnapshotTaken(self.loop.now_ns(), command.merges, not reason, reason))
 
         image = Image(command.merges, image_of(self.machine))  # a tape that is cut begins there

@@ -24,6 +24,7 @@ from tests.unit.observe.samples import note
         ("dropped", "a", "late: no body in time", "an offer of a dropped, late: no body in time"),
         ("cancelled", "", "1 of 2 offers", "a round cancelled: 1 of 2 offers"),
         ("store", "", "not committed: disk full", "store: not committed: disk full"),
+        ("writable", "", "the syncer commits again", "the syncer commits again"),
         ("quorum", "", "1 of 2 healed", "quorum: 1 of 2 healed"),
         ("damage", "", "delta 3 is unreadable", "the store is damaged: delta 3 is unreadable"),
         ("drain", "", "budget of 800 ticks spent", "the last rounds begin: budget of 800 ticks spent"),

@@ -140,8 +140,14 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NO_SPACE
-        where = f" ({error.filename})" if error.filename else ""
+        where = f" ({_place(error.filename)})" if error.filename else ""
         return f"{os.strerror(error.errno).lower()}{where}" if error.errno else str(error)
     if isinstance(error, sqlite3.Error):
         return NO_SPACE if "disk is full" in str(error) else f"run.db: {error}"
     return error.what if isinstance(error, StoreError) else str(error)
+
+
+def _place(filename: str) -> Path:
+    """Where it was; of what is unfinished the folder, since every attempt has another name."""
+    path = Path(filename)
+    return path.parent if path.name.startswith(TEMPORARY) else path
