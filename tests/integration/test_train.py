@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from atoll.cli.main import run
-from atoll.errors import AtollError
 from atoll.recipes import load_recipe
-from atoll.runtime.reader import StatusClient, read_status
+from atoll.runtime.reader import read_status
+from tests.integration.commands import LONG_S, finish, interrupt, meanwhile, status_of
 from tests.integration.conditions import wait_until
 
 KEYS = {
@@ -30,48 +26,16 @@ TRAIN = ["train", "vit-digits", "--steps", "1000000"]
 """More than any test waits for: what happens decides when a run ends, not how fast this machine is."""
 
 
-@contextlib.contextmanager
-def signals_restored() -> Iterator[None]:
-    """The command takes SIGTERM for itself, and has its process to itself; here it has not."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def trains(run_dir: Path, life: int = 1) -> bool:
     """Whether both learners are training, learner-1 in this life of its, and something was merged."""
-    with contextlib.suppress(AtollError):
-        status = read_status(run_dir)
-        details = {detail["name"]: detail for detail in status["learner_details"]}
-        states = {name: details.get(name, {}).get("state") for name in ("learner-0", "learner-1")}
-        lives = {name: details.get(name, {}).get("incarnation") for name in states}
-        wanted = {"learner-0": 1, "learner-1": life}
-        return set(states.values()) == {"training"} and lives == wanted and status["merges"] > 0
-    return False
-
-
-@contextlib.contextmanager
-def meanwhile(what: Callable[[], None]) -> Iterator[None]:
-    """Do something beside the command; if it fails, the command is interrupted."""
-
-    def act() -> None:
-        try:
-            what()
-        except BaseException:
-            interrupt()
-            raise
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    with signals_restored():
-        yield
-    thread.join()
+    status = status_of(run_dir)
+    if status is None:
+        return False
+    details = {detail["name"]: detail for detail in status["learner_details"]}
+    states = {name: details.get(name, {}).get("state") for name in ("learner-0", "learner-1")}
+    lives = {name: details.get(name, {}).get("incarnation") for name in states}
+    wanted = {"learner-0": 1, "learner-1": life}
+    return set(states.values()) == {"training"} and lives == wanted and status["merges"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +44,8 @@ def trained(tmp_path_factory) -> tuple[int, dict[str, Any], str]:
     run_dir = tmp_path_factory.mktemp("train") / "reef"
 
     def end_it_when_the_victim_is_back() -> None:
-        wait_until(lambda: trains(run_dir, life=2), timeout=300.0)
-        admin = (run_dir / "tokens" / "admin.token").read_text().strip()
-        with StatusClient((run_dir / "url").read_text().strip(), admin) as client:
-            client.finish("the test has seen enough")
+        wait_until(lambda: trains(run_dir, life=2), timeout=LONG_S)
+        finish(run_dir)
 
     more = ["--speeds", "1,0.5", "--kill", "learner-1@0s", "--seed", "3", "--json", "--run-dir", str(run_dir)]
     out, err = io.StringIO(), io.StringIO()
@@ -126,6 +88,7 @@ def test_the_run_directory_tells_the_whole_story(trained):
     assert {path.name for path in (run_dir / "logs").iterdir()} == {
         f"{name}.log" for name in ("syncer", "learner-0", "learner-1", "judge")
     }
+    assert json.loads((run_dir / "fleet.json").read_text())["speeds"] == [1.0, 0.5]
     status = read_status(run_dir)
     assert (status["live"], status["state"]) == (False, "finished")
 
@@ -162,13 +125,14 @@ def test_ctrl_c_stops_everybody_and_says_where_the_run_is(tmp_path, capsys):
     run_dir = tmp_path / "reef"
 
     def interrupt_when_all_train() -> None:
-        wait_until(lambda: trains(run_dir))
+        wait_until(lambda: trains(run_dir), timeout=LONG_S)
         interrupt()
 
     with meanwhile(interrupt_when_all_train):
         code = run([*TRAIN, "--learners", "2", "--run-dir", str(run_dir)])
     assert code == 130
-    assert str(run_dir) in capsys.readouterr().out.replace("\n", "")
+    said = capsys.readouterr().out.replace("\n", "")
+    assert f"atoll train --resume {run_dir}" in said
     last = read_status(run_dir)
     assert last["live"] is False
     assert [detail["state"] for detail in last["learner_details"]] == ["left", "left"]

@@ -203,7 +203,7 @@ class Training:
         trained_s = now_s - watch.began_s - watch.training_s
         if not kill.is_due(watch.status.get("progress") or 0.0, trained_s):
             return False
-        if kill.name != SYNCER and not watch.trains(kill.name):  # it is still starting: nobody would miss it
+        if not watch.trains(kill.name):  # it is still starting: nobody would miss it
             return False
         if not self.fleet.kill(kill.name):
             return False

@@ -109,9 +109,10 @@ class Watch:
         return is_new
 
     def trains(self, name: str) -> bool:
-        """Whether a learner takes part in the run by now."""
+        """Whether a learner takes part in the run by now; with the syncer, whether anybody does."""
         details = self.status.get("learner_details") or ()
-        return any(detail["name"] == name and detail["state"] == "training" for detail in details)
+        names = [detail["name"] for detail in details if detail["state"] == "training"]
+        return bool(names) if name == SYNCER else name in names
 
     def killed(self, name: str, when: str, now_s: float) -> None:
         """The supervisor has killed somebody on purpose."""
@@ -209,14 +210,14 @@ def _first_delta_s(folder: Path, since_s: float) -> float | None:
 
 
 def _returned(wound: _Wound) -> dict[str, Any]:
-    """Of a syncer's kill, in seconds."""
+    """Of a syncer's kill, in seconds; the first since the beginning of the run."""
     if wound.name != SYNCER:
         return {}
     listening = None if wound.listening_s is None else wound.listening_s - wound.at_s
     merge = (
         None if wound.merged_s is None or wound.listening_s is None else wound.merged_s - wound.listening_s
     )
-    return {"kill_to_listening_s": listening, "listening_to_merge_s": merge}
+    return {"killed_s": wound.at_s, "kill_to_listening_s": listening, "listening_to_merge_s": merge}
 
 
 def _told(wound: _Wound) -> str:

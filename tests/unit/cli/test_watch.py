@@ -89,6 +89,16 @@ def test_training_begins_with_the_first_status_that_says_so(watch):
     assert watch.training_s == 11.0
 
 
+def test_a_learner_takes_part_once_it_trains_and_the_syncer_once_anybody_does(watch):
+    publish(watch, 10.0, detail("learner-0", 0, state="healing"))
+    assert not watch.trains("learner-0")
+    assert not watch.trains("syncer")
+    publish(watch, 11.0, detail("learner-0", 1), detail("learner-1", 0, state="lost"))
+    assert watch.trains("learner-0")
+    assert not watch.trains("learner-1")
+    assert watch.trains("syncer")
+
+
 def test_survivors_are_compared_before_during_and_after_a_kill(watch):
     for second in range(10):
         publish(watch, 10.0 + second, detail("learner-0", 10 * second), detail("learner-1", 10 * second))
@@ -185,6 +195,7 @@ def test_how_soon_a_killed_syncer_listens_and_merges_is_read_from_its_files(watc
     watch.look(BEGAN_S + 14.2)
     (table,) = watch.kills()
     assert table["event"] == "syncer killed at 30 %, listening after 0.8 s, next merge 1.5 s later"
+    assert table["killed_s"] == pytest.approx(11.0)
     assert table["listening_to_merge_s"] == pytest.approx(1.5)
 
 
