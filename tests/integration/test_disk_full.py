@@ -258,6 +258,7 @@ def test_lines_of_the_tape_that_the_disk_refuses_are_written_when_it_takes_them(
     run_dir = tmp_path / "reef"
     with atoll.Syncer(settings(), run_dir) as syncer:
         learner = atoll.join(syncer.url, model=model(), name="ada", state_dir=run_dir / "learners" / "ada")
+        wait_until(lambda: syncer.status()["state"] == "training")  # the seed is durable
         failing.which = lambda operation, path: operation == "commit"
         wait_until(lambda: syncer.status()["problems"])
         assert syncer.status()["state"] == "training"

@@ -282,10 +282,10 @@ class Books:
             return "waiting"
         if machine.desk.state.finished:
             return "finished"
-        if not machine.desk.state.fragments:
-            return "seeding" if machine.desk.sessions else "waiting"
         if self.disk.is_blocked:
             return "blocked"
+        if not machine.desk.state.fragments:
+            return "seeding" if machine.desk.sessions else "waiting"
         return "draining" if machine.drain_reason else "training"
 
     def _progress(self, t: int, merged_tokens: int) -> float:
