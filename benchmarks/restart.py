@@ -144,8 +144,8 @@ def outages(answer: dict[str, Any], run_dir: Path) -> list[Outage]:
 def table_of(found: list[Outage], answer: dict[str, Any]) -> str:
     """A markdown table for people."""
     lines = [
-        "| killed at s | kill to listening s | listening to merge s | steps/s before | without a syncer | after "
-        "| ratio |",
+        "| killed at s | kill to listening s | listening to merge s "
+        "| steps/s before | without a syncer | after | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -163,8 +163,8 @@ def table_of(found: list[Outage], answer: dict[str, Any]) -> str:
         told("kill to listening, s", [o.listening_s for o in found], f"; aim {AIM_LISTENING_S:g}"),
         told("listening to merge, s", [o.merge_s for o in found], f"; aim {AIM_MERGE_S:g}"),
         told("steps/s without a syncer over calm ones", [o.ratio for o in found], ""),
-        f"{len(found)} kills, {answer['merges']} merges, {answer['learner_steps']} learner steps, held-out loss "
-        f"{answer['heldout_loss']['start']:.3f} to {answer['heldout_loss']['end']:.3f}, "
+        f"{len(found)} kills, {answer['merges']} merges, {answer['learner_steps']} learner steps, "
+        f"held-out loss {answer['heldout_loss']['start']:.3f} to {answer['heldout_loss']['end']:.3f}, "
         f"{answer['violations']} violations of the invariants",
     ]
     return "\n".join(lines)
