@@ -107,7 +107,7 @@ def learner(run_dir: str, name: str, trap: Trap | None, board: Board) -> None:
             taking_part.cursor = number
             taking_part.step(tokens=8)
             board.steps[me] += 1
-            if board.go[0] and trap is not None and trap.point == "L13":
+            if trap is not None and trap.point == "L13" and board.go[0]:
                 taking_part.leave()
             time.sleep(PACE_S)
     assert not taking_part.ended, taking_part.ended

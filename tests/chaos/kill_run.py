@@ -147,6 +147,8 @@ class _Run:
         """For a first life that dies in mid-run."""
         if self.point in COMING_UP:
             return None
+        if self.point == "L13":  # reached once, when the victim leaves, which it does when it is time
+            return Trap(self.point, at_once=True)
         return Trap(self.point, HALF_WAY.get(self.point, 1) + self.later)
 
     def _kill_by_hand(self) -> None:
