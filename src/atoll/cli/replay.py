@@ -159,7 +159,12 @@ def _replayed_lines(found: Replayed, until: int | None) -> Iterator[str]:
         yield f"problem: {problem}"
     if len(found.problems) > SHOWN_PROBLEMS:
         yield f"and {len(found.problems) - SHOWN_PROBLEMS:,} more problems (--json lists them all)"
-    yield "everything agrees" if found.ok else f"{len(found.problems):,} problems: the run does not replay"
+    num = len(found.problems)
+    yield (
+        "everything agrees"
+        if found.ok
+        else f"{num:,} problem{'' if num == 1 else 's'}: the run does not replay"
+    )
 
 
 def _decisions_line(found: Replayed) -> str:

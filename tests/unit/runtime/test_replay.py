@@ -102,7 +102,7 @@ def test_a_run_that_is_going_on_is_replayed_as_far_as_it_has_come(tmp_path):
     with atoll.Syncer(settings(durability={"snapshot_every": 3}), run_dir) as syncer:
         fleet = Fleet(syncer, has_tapes=False)
         for num in (1, 3, 7):
-            fleet.train_until(lambda num=num: read_run(run_dir).state.merges >= num)  # type: ignore[misc]
+            fleet.train_until(lambda num=num: read_run(run_dir).state.merges >= num)
             found.append(replay_run(run_dir))
         fleet.leave()
     assert [one.problems for one in found] == [[], [], []]
