@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fsck"]
 
+SHOWN_STRAYS = 3
+
 
 def fsck(
     run: Annotated[Path, typer.Argument(help="A run directory; its syncer may be running.")],
@@ -56,7 +58,8 @@ def _show(console: Console, report: Report) -> None:
     for problem in report.problems:
         console.print(Text(f"- {problem}"), soft_wrap=True)
     if report.strays:
-        names = ", ".join(report.strays)
+        more = len(report.strays) - SHOWN_STRAYS
+        names = ", ".join(report.strays[:SHOWN_STRAYS]) + (f" and {more} more" if more > 0 else "")
         console.print(Text(f"Left over, harmless, deleted in time: {names}", style="dim"), soft_wrap=True)
     if report.problems:
         console.print("What can be saved:")

@@ -26,6 +26,9 @@ from atoll.tape.entries import SYNCER, Entry, Stored
 
 __all__ = ["Plan", "WayBack", "plan_way_back"]
 
+STALE = ("status.json", "summary.json")
+"""What was written for people about a run that no longer is like that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -103,6 +106,8 @@ class WayBack:
                 "The run stands where it stood.",
                 "Mend the disk, then try again.",
             )
+        for name in STALE:
+            (self._store.run_dir / name).unlink(missing_ok=True)
 
     def __enter__(self) -> WayBack:
         return self
