@@ -129,3 +129,16 @@ def test_a_finished_run_has_nothing_to_go_on_with(resumed, capsys):
     said = capsys.readouterr()
     assert "is finished" in said.err
     assert json.loads(said.out) == resumed[1]
+
+
+def test_a_run_that_was_killed_after_its_end_is_judged_when_it_is_resumed(resumed, capsys):
+    path = Path(resumed[1]["run_dir"]) / "summary.json"
+    before = path.read_text()
+    path.unlink()
+    assert run(["train", "--resume", resumed[1]["run_dir"], "--json"]) == 0
+    said = capsys.readouterr()
+    assert "its summary is missing and is made now" in said.err
+    again = json.loads(path.read_text())
+    for key in ("merges", "tokens", "heldout_loss", "violations", "wall_s"):
+        assert again[key] == json.loads(before)[key], key
+    path.write_text(before)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,24 @@ def test_a_run_directory_that_is_deleted_under_a_syncer_is_said_to_be_gone(tmp_p
     kept, _ = keep(run_dir, config())
     with pytest.raises(atoll.StoreError, match="is gone"):
         kept.run(lambda url: run_dir.rename(tmp_path / "moved"))  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.slow
+def test_a_syncer_whose_fork_server_has_died_is_not_left_beside_its_successor(tmp_path):
+    """Nobody can say how such a child ended, or whether it did."""
+    run_dir = tmp_path / "reef"
+    kept, said = keep(run_dir, config(ticks=12))
+    learners: list[Task[Any]] = []
+
+    def take_part(url: str, before: int) -> bool:
+        wait_until(lambda: (run_dir / "lock").read_text() not in ("", f"{before}\n"))
+        with join_and_train(url, "ada", token=token_in(run_dir))[0] as learner:
+            return learner.finished
+
+    def strike(url: str) -> None:
+        learners.append(Task(take_part, url, pid_of_the_syncer(run_dir)))
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
+    kept.run(strike)
+    assert learners[0].result()
+    assert any("exit code 255" in line for line in said)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli.settings import unusable
 from atoll.recipes import recipe_from
+from atoll.runtime.fleet_file import write_safely
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +71,7 @@ def write_recipe(run_dir: Path, settings: Mapping[str, Any]) -> None:
     """Keep the settings of a recipe beside the run."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / RECIPE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_safely(run_dir / RECIPE, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
         raise unusable(run_dir, error) from error
 

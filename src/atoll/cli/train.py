@@ -16,7 +16,7 @@ from atoll.cli import options as opt
 from atoll.cli.judge import judge, write_recipe
 from atoll.cli.logs import end_on_sigterm
 from atoll.cli.resume import SUMMARY, Plan, check_flags, resumed
-from atoll.cli.settings import Kill, new_run_dir, parse_kill, parse_speeds, run_config
+from atoll.cli.settings import Kill, new_run_dir, parse_kill, parse_speeds, run_config, unusable
 from atoll.cli.watch import Watch
 from atoll.observe.live import Live
 from atoll.observe.summary import Summary, render_summary
@@ -96,7 +96,7 @@ def _carry_out(plan: Plan, kills: Sequence[Kill], as_json: bool) -> None:
         return
     if not plan.is_old:
         write_recipe(plan.run_dir, plan.recipe.settings())
-        plan.fleet.write(plan.run_dir)
+        _write_fleet(plan)
     with fleet_lock(plan.run_dir):
         summary = Training(plan, kills, console).run()
     found = summary.to_json()
@@ -104,6 +104,13 @@ def _carry_out(plan: Plan, kills: Sequence[Kill], as_json: bool) -> None:
     console.print()
     console.print(render_summary(summary))
     _answer(found, as_json)
+
+
+def _write_fleet(plan: Plan) -> None:
+    try:
+        plan.fleet.write(plan.run_dir)
+    except OSError as error:
+        raise unusable(plan.run_dir, error) from error
 
 
 def _answer(found: dict[str, Any], as_json: bool) -> None:

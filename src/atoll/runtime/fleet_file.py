@@ -76,7 +76,14 @@ def write_safely(path: Path, content: str) -> None:
 @contextmanager
 def fleet_lock(run_dir: Path) -> Iterator[None]:
     """Be the one that looks after this fleet. Raises `StoreError`, with the pid, if somebody else does."""
-    descriptor = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreError(
+            f"The run directory {run_dir} cannot be used: {error.strerror}.",
+            "The run could not be kept, so it is not started.",
+            "Make it a directory that can be written.",
+        ) from error
     try:
         if not _take(descriptor):
             pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()

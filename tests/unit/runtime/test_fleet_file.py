@@ -44,6 +44,11 @@ def test_a_fleet_that_is_looked_after_is_refused_to_others(tmp_path: Path):
         pass
 
 
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path):
+    with pytest.raises(StoreError, match="cannot be used: No such file"), fleet_lock(tmp_path / "none"):
+        pass
+
+
 def test_orphans_are_waited_for_as_long_as_they_hold_something(tmp_path: Path):
     wait_for_orphans(tmp_path)
     (tmp_path / "learners" / "learner-0").mkdir(parents=True)
