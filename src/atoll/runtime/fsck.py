@@ -23,12 +23,18 @@ from atoll.core.records import Record, StoredState, fold
 from atoll.errors import StoreError, TapeError
 from atoll.runtime import tape_file
 from atoll.runtime.store.chain import Past, read_past, read_records
-from atoll.runtime.store.checks import check_derived, check_integrity, check_meta, check_tokens
+from atoll.runtime.store.checks import (
+    check_derived,
+    check_integrity,
+    check_meta,
+    check_schema,
+    check_tokens,
+)
 from atoll.runtime.store.file_checks import FileChecks, Saved
 from atoll.runtime.store.files import TEMPORARY, Files
 from atoll.runtime.store.head import HEAD, Head, loss, read_slots
 from atoll.runtime.store.ledger import SnapshotRow, read_snapshots
-from atoll.runtime.store.settings import CONFIG, read_settings
+from atoll.runtime.store.settings import CONFIG, is_as_written, read_settings
 
 __all__ = ["Check", "Report", "check_store"]
 
@@ -148,7 +154,8 @@ class _Look:
             so_what = "without the settings no version can be folded"
             self._note(CONFIG, "", [f"{CONFIG}: {error.what.rstrip('.')}; {so_what}."])
             return None
-        self._note(CONFIG, "readable", [])
+        edited = f"{CONFIG}: it does not have the digest in its last line: it is damaged, or was edited."
+        self._note(CONFIG, "readable", [] if is_as_written(self.run_dir) else [edited])
         return config
 
     # run.db
@@ -162,6 +169,7 @@ class _Look:
             with closing(_connect(self.run_dir)) as db:
                 db.execute("BEGIN")
                 self._note("pages", "SQLite", self._ask(check_integrity, db))
+                self._note("schema", "tables, indexes", self._ask(check_schema, db))
                 self._note("meta", "format, manifest", self._ask(check_meta, db))
                 self._records(db)
                 self._head(db, slots)

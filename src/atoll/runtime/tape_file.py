@@ -101,10 +101,10 @@ def read(db: sqlite3.Connection) -> Iterator[Entry]:
     """Every entry from the beginning, block by block; a damaged block is a `TapeError` that names it."""
     number, chain = 0, None
     try:
-        # The casts: a value that somebody replaced with text is damage like any other.
+        # The casts: a value that somebody replaced with text, or with none, is damage like any other.
         # One statement, so that blocks and cut are of the same moment.
         rows = db.execute(
-            "SELECT id, CAST(content AS BLOB), CAST(chain AS BLOB), image,"
+            "SELECT id, coalesce(CAST(content AS BLOB), x''), CAST(chain AS BLOB), image,"
             " (SELECT CAST(chain AS BLOB) FROM tape_cut) FROM blocks ORDER BY id"
         )
         for number, content, link, image, before in rows:

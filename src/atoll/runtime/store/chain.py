@@ -61,7 +61,8 @@ def link(previous: bytes, kind: str, body: bytes) -> bytes:
 def read_past(db: sqlite3.Connection) -> Past:
     """The base of a run; raises `ValueError` if it is damaged."""
     rows = db.execute(
-        "SELECT record_id, CAST(chain AS BLOB), CAST(state AS BLOB), CAST(digest AS BLOB) FROM base"
+        "SELECT record_id, coalesce(CAST(chain AS BLOB), x''), coalesce(CAST(state AS BLOB), x''),"
+        " CAST(digest AS BLOB) FROM base"
     ).fetchall()
     if not rows:
         return Past()
@@ -127,9 +128,10 @@ def read_records(db: sqlite3.Connection, past: Past) -> tuple[list[Record], str]
     records: list[Record] = []
     chain, number = past.chain, past.record_id + 1
     try:
-        # The casts: a value that somebody replaced with text is damage like any other.
+        # The casts: a value that somebody replaced with text, or with none, is damage like any other.
         rows = db.execute(
-            "SELECT id, CAST(kind AS TEXT), CAST(body AS BLOB), CAST(chain AS BLOB) FROM records ORDER BY id"
+            "SELECT id, coalesce(CAST(kind AS TEXT), ''), coalesce(CAST(body AS BLOB), x''),"
+            " CAST(chain AS BLOB) FROM records ORDER BY id"
         )
         for found, kind, body, held in rows:
             chain = link(chain, kind, body)

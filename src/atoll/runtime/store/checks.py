@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 
 from atoll.core.records import Record, StoredState
 from atoll.errors import ModelError
@@ -19,7 +20,7 @@ from atoll.runtime.store import tables
 from atoll.runtime.store.chain import Past
 from atoll.runtime.store.ledger import meta_digest
 
-__all__ = ["check_derived", "check_integrity", "check_meta", "check_tokens"]
+__all__ = ["check_derived", "check_integrity", "check_meta", "check_schema", "check_tokens"]
 
 MAX_NAMED = 5
 """Rows that one sentence names."""
@@ -31,10 +32,23 @@ def check_integrity(db: sqlite3.Connection) -> list[str]:
     return [] if found == ["ok"] else [f"SQLite finds it damaged: {'; '.join(found)}"]
 
 
+def check_schema(db: sqlite3.Connection) -> list[str]:
+    """That the tables are those which this Atoll makes, to the letter."""
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+    wanted = sqlite3.connect(":memory:")
+    try:
+        tables.create(wanted)
+        wrong = set(db.execute(query)) ^ set(wanted.execute(query))
+    finally:
+        wanted.close()
+    names = ", ".join(sorted({str(row[1]) for row in wrong}))
+    return [f"the definition of its tables was changed, at {names}"] if wrong else []
+
+
 def check_meta(db: sqlite3.Connection) -> list[str]:
     """Format and manifest, and the digest of every entry."""
     problems, held = [], {}
-    rows = db.execute("SELECT key, CAST(value AS TEXT), CAST(digest AS BLOB) FROM meta")
+    rows = db.execute("SELECT key, coalesce(CAST(value AS TEXT), ''), CAST(digest AS BLOB) FROM meta")
     for key, value, digest in rows:
         held[key] = value
         if meta_digest(str(key), value) != digest:
@@ -51,11 +65,10 @@ def check_meta(db: sqlite3.Connection) -> list[str]:
 
 def check_derived(db: sqlite3.Connection, past: Past, records: Sequence[Record]) -> list[str]:
     """Commits, contributions, members and voided snapshots, against what the records derive."""
-    wanted = sqlite3.connect(":memory:")
-    try:
+    problems: list[str] = []
+    with closing(sqlite3.connect(":memory:")) as wanted:
         if problem := _derive(wanted, db, past, records):
             return [problem]
-        problems = []
         for table in ("commits", "contributions", "members", "snapshots"):
             query = f"SELECT * FROM {table}"
             held = set(db.execute(query))
@@ -65,9 +78,7 @@ def check_derived(db: sqlite3.Connection, past: Past, records: Sequence[Record])
                 held -= kept
             if wrong := held ^ set(wanted.execute(query)):
                 problems.append(_differs(table, wrong))
-        return problems
-    finally:
-        wanted.close()
+    return problems
 
 
 def check_tokens(db: sqlite3.Connection, past: Past, state: StoredState) -> list[str]:

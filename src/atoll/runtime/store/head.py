@@ -66,7 +66,8 @@ def read_slots(path: Path) -> list[Head | str]:
 
 def loss(db: sqlite3.Connection, past: Past, head: Head) -> str:
     """What run.db lacks of a moment that was on the disk, in words; "" if nothing."""
-    row = db.execute("SELECT CAST(chain AS BLOB) FROM records WHERE id = ?", (head.record_id,)).fetchone()
+    query = "SELECT coalesce(CAST(chain AS BLOB), x'') FROM {} WHERE id = ?"
+    row = db.execute(query.format("records"), (head.record_id,)).fetchone()
     if row is None and head.record_id > past.record_id:
         newest = db.execute("SELECT max(id) FROM records").fetchone()[0] or past.record_id
         lost = f"record {head.record_id}" if head.record_id == newest + 1 else _range(newest, head.record_id)
@@ -74,7 +75,7 @@ def loss(db: sqlite3.Connection, past: Past, head: Head) -> str:
     chain = row[0] if row else past.chain if head.record_id == past.record_id else None
     if chain is not None and chain.ljust(16, b"\0") != head.chain:
         return f"record {head.record_id} is not the one that was committed: this is another history"
-    row = db.execute("SELECT CAST(chain AS BLOB) FROM blocks WHERE id = ?", (head.block_id,)).fetchone()
+    row = db.execute(query.format("blocks"), (head.block_id,)).fetchone()
     (newest,) = db.execute("SELECT coalesce(max(id), 0) FROM blocks").fetchone()
     if head.block_id > newest:
         return f"its tape has lost its newest blocks, {head.block_id - newest} of them"

@@ -92,7 +92,7 @@ class Ledger:
             self.epoch = self._guarded(chain.read_epoch)
         except BaseException as error:
             self.close()
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):  # the latter from SQLite's own words
                 raise _unusable(path, error) from error
             raise
 
@@ -291,7 +291,7 @@ class Ledger:
 
     def _meta(self, key: str) -> str | None:
         row = self._db.execute(
-            "SELECT CAST(value AS TEXT), CAST(digest AS BLOB) FROM meta WHERE key = ?", (key,)
+            "SELECT coalesce(CAST(value AS TEXT), ''), CAST(digest AS BLOB) FROM meta WHERE key = ?", (key,)
         ).fetchone()
         if row is not None and meta_digest(key, row[0]) != row[1]:
             raise damaged(self.path, f"the entry {key!r} does not have its digest")
@@ -326,7 +326,7 @@ def _versions(text: str) -> tuple[int, ...]:
     return msgspec.json.decode(text, type=tuple[int, ...])
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> StoreError:
+def _unusable(path: Path, error: Exception) -> StoreError:
     """Damage, or only a file that cannot be opened now."""
     if not isinstance(error, sqlite3.OperationalError):
         return damaged(path, str(error))

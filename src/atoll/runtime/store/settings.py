@@ -7,6 +7,7 @@ to the same values, with another quorum its tape would not replay. Some may chan
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from atoll.config import RunConfig
 from atoll.errors import ConfigError, StoreError
 from atoll.runtime.store.files import Files
 
-__all__ = ["CONFIG", "MAY_CHANGE", "read_settings", "settle"]
+__all__ = ["CONFIG", "MAY_CHANGE", "is_as_written", "read_settings", "settle"]
 
 CONFIG = "config.toml"
+SEAL = "# blake2b of all above: "
+"""Begins the last line. Only a check asks for it: people may edit the file."""
 MAY_CHANGE = ("budget", "network", "security", "tape", "durability.keep")
 """What may differ at a later start: when the run ends, how bytes travel, who is let in, which files stay."""
 
@@ -36,7 +39,8 @@ def settle(files: Files, run_dir: Path, config: RunConfig, *, is_new: bool) -> N
                     "Its past could not be rebuilt or replayed with other settings.",
                     f"Set {name} to {before!r}, or start a new run in another directory.",
                 )
-    files.write_durably(path, [config.to_toml().encode()], sync=True)
+    text = config.to_toml()
+    files.write_durably(path, [f"{text}{SEAL}{_digest(text)}\n".encode()], sync=True)
 
 
 def read_settings(run_dir: Path) -> RunConfig:
@@ -49,6 +53,16 @@ def read_settings(run_dir: Path) -> RunConfig:
             "Without its settings the run can be neither rebuilt nor continued.",
             f"Restore {run_dir / CONFIG} from a copy, or write the settings of the run into it again.",
         ) from error
+
+
+def is_as_written(run_dir: Path) -> bool:
+    """Whether config.toml has the digest in its last line. One without that line was written by hand."""
+    text, seal, digest = (run_dir / CONFIG).read_text().rpartition(SEAL)
+    return not seal or digest == f"{_digest(text)}\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _differences(held: RunConfig, config: RunConfig) -> list[tuple[str, Any, Any]]:
