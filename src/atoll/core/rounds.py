@@ -423,7 +423,9 @@ class Rounds:
         for name, incarnation in rnd.asked.items():
             session = desk.sessions.get(name)
             if session and session.incarnation == incarnation and not session.left:
-                desk.send(session, msg.Cancelled(desk.epoch, incarnation, rnd.number, rnd.fragment, reason))
+                own = rnd.refused.get(name)
+                why = f"{reason}; this offer was {own.verdict}: {own.reason}" if own else reason
+                desk.send(session, msg.Cancelled(desk.epoch, incarnation, rnd.number, rnd.fragment, why))
         desk.out.append(do.Discard(rnd.fragment, rnd.number))
 
     def _end(self, p: int) -> Round:

@@ -150,9 +150,15 @@ class LearnerShell:
             reach("L2")
         elif isinstance(message, msg.Publish) and message.base_version == msg.FULL:
             reach("L3")
-        if isinstance(message, msg.Publish) and message.verdict == "rejected":
-            self.num_rejected += 1
-            self.rejection = f"an offer on fragment {message.fragment} was rejected: {message.reason}"
+        match message:
+            case msg.Publish(verdict="rejected", fragment=p, reason=reason):
+                self._rejected(p, reason)
+            case msg.Cancelled(fragment=p, reason=reason) if "was rejected" in reason:
+                self._rejected(p, reason)
+
+    def _rejected(self, fragment: int, reason: str) -> None:
+        self.num_rejected += 1
+        self.rejection = f"an offer on fragment {fragment} was rejected: {reason}"
 
     def handle(self, event: Callable[..., ev.Event], *values: Any) -> None:
         """Give the machine an event that happens now."""

@@ -88,6 +88,8 @@ def test_offers_that_are_too_large_for_everybody_are_no_strike():
     hand.norms = {"a": 1e6, "b": 1e6}
     commands = hand.merge_round(hand.tick("a", "b", to=4 * MIN_NORMS + 2), "a", "b")
     assert notes(commands, "cancelled") == ["0 of 2 offers passed the gates"]
+    reason = "0 of 2 offers passed the gates; this offer was rejected: norm 1e+06 is over 10 x median 1"
+    assert [told_.reason for told_ in sent(commands, msg.Cancelled)] == [reason, reason]
     assert hand.machine.strikes.counts.get("a", 0) == 0
 
 
