@@ -159,12 +159,8 @@ def _replayed_lines(found: Replayed, until: int | None) -> Iterator[str]:
         yield f"problem: {problem}"
     if len(found.problems) > SHOWN_PROBLEMS:
         yield f"and {len(found.problems) - SHOWN_PROBLEMS:,} more problems (--json lists them all)"
-    num = len(found.problems)
-    yield (
-        "everything agrees"
-        if found.ok
-        else f"{num:,} problem{'' if num == 1 else 's'}: the run does not replay"
-    )
+    count = "1 problem" if len(found.problems) == 1 else f"{len(found.problems):,} problems"
+    yield "everything agrees" if found.ok else f"{count}: the run does not replay"
 
 
 def _decisions_line(found: Replayed) -> str:
