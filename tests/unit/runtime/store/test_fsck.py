@@ -166,6 +166,9 @@ DATABASE = {
     "UPDATE blocks SET content = x'00' WHERE id = 2": (
         "run.db: Block 2 of the tape does not fit the digest chain; decisions cannot be replayed past it."
     ),
+    "DROP INDEX one_commit_per_version": (
+        "run.db: the definition of its tables was changed, at one_commit_per_version."
+    ),
     "UPDATE snapshots SET versions = '[1, \"x\"]'": "run.db: the list of snapshots cannot be read",
     "UPDATE commits SET voided_by = 'x', fragment = 'y'": "run.db: the table commits does not say",
     "DROP TABLE contributions": "run.db: no such table: contributions.",
