@@ -172,10 +172,12 @@ def test_types_of_every_width_lie_beside_each_other():
     old, new = Life(net=net, fragments=1).train(), Life(net=net, fragments=1)
     for parameter in old.net.parameters():
         old.optimizer.state[parameter]["mask"] = torch.ones(parameter.shape, dtype=torch.uint8)
-    before = old.state()
+    before, saved = old.state(), old.saved()
     new.optimizer.state.clear()
-    new.install(old.saved())
+    new.install(saved)
     assert same(new.state(), before)
+    pieces = [piece.values for unit in new.read(saved)[0].units for piece in unit.pieces.values()]
+    assert all(values.data_ptr() % values.itemsize == 0 for values in pieces)
 
 
 def test_state_in_another_layout_comes_back_in_it():
