@@ -25,7 +25,10 @@ __all__ = ["NUM_AT_ONCE", "lines_of", "main", "runs_at"]
 
 NUM_AT_ONCE = 4
 """Runs that go on at the same time: most of a run is waiting."""
-HEAD = f"{'point':5}  {'what':46}  {'killed':8}  {'back after':>10}  {'merges':>6}  {'checks':>7}  verdict"
+HEAD = (
+    f"{'point':5}  {'what':46}  {'killed':8}  {'back after':>10}  "
+    f"{'merges':>6}  {'checks':>7}  {'violations':>10}  verdict"
+)
 
 
 @contextmanager
@@ -47,10 +50,9 @@ def runs_at(
 
 def lines_of(row: Row) -> Iterator[str]:
     """The row of a table, and below it what is wrong."""
-    verdict = "ok" if row.ok else f"{len(row.problems)} PROBLEMS"
     yield (
         f"{row.point:5}  {POINTS[row.point]:46}  {row.how_killed:8}  {row.back_s:8.2f} s  "
-        f"{row.num_merges:6}  {row.num_checks:7}  {verdict}"
+        f"{row.num_merges:6}  {row.num_checks:7}  {len(row.problems):10}  {'ok' if row.ok else 'NOT OK'}"
     )
     yield from (f"       {problem}" for problem in row.problems)
 

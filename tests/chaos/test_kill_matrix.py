@@ -40,7 +40,7 @@ def runs(request: pytest.FixtureRequest, folder: Path) -> Iterator[dict[str, Fut
     chosen = {SAMPLE}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            chosen.add(item.callspec.params.get("point", ""))
+            chosen.add(str(item.callspec.params.get("point")))
     with runs_at([point for point in POINTS if point in chosen], folder) as begun:
         yield dict(begun)
 
