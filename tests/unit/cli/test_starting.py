@@ -9,6 +9,7 @@ import pytest
 
 from atoll.cli.logs import end_on_sigterm
 from atoll.config import RunConfig
+from atoll.errors import StoreError
 from atoll.runtime.children import run_syncer
 from atoll.runtime.forking import undisturbed
 from atoll.runtime.keeping import Child
@@ -50,3 +51,19 @@ def test_a_fleet_that_was_interrupted_before_its_first_process_stops(tmp_path):
     fleet.stop()
     fleet.children[SYNCER] = Child(SYNCER, run_syncer, ())
     fleet.stop()
+
+
+def test_a_run_directory_that_was_deleted_under_its_fleet_is_said_to_be_gone(tmp_path):
+    with pytest.raises(StoreError, match="reef is gone"):
+        Fleet(tmp_path / "reef", RunConfig(), {}, [1.0]).look_after()
+
+
+def test_a_fleet_without_a_syncer_is_neither_over_nor_served(tmp_path):
+    fleet = Fleet(tmp_path, RunConfig(), {}, [1.0])
+    (tmp_path / "url").write_text("of an earlier fleet")
+    assert not fleet.is_over
+    assert not fleet.is_served
+    fleet.children[SYNCER] = Child(SYNCER, run_syncer, ())
+    assert fleet.is_served  # since its life began, the address was written
+    fleet.children[SYNCER].is_down = True
+    assert not fleet.is_served
