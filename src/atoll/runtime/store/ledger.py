@@ -290,8 +290,9 @@ class Ledger:
             )
 
     def _meta(self, key: str) -> str | None:
+        # The plus keeps SQLite from the index: a damaged one would hide an entry that is there.
         row = self._db.execute(
-            "SELECT coalesce(CAST(value AS TEXT), ''), CAST(digest AS BLOB) FROM meta WHERE key = ?", (key,)
+            "SELECT coalesce(CAST(value AS TEXT), ''), CAST(digest AS BLOB) FROM meta WHERE +key = ?", (key,)
         ).fetchone()
         if row is not None and meta_digest(key, row[0]) != row[1]:
             raise damaged(self.path, f"the entry {key!r} does not have its digest")
