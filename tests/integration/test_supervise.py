@@ -142,7 +142,7 @@ def test_a_run_directory_that_is_deleted_under_a_syncer_is_said_to_be_gone(tmp_p
     run_dir = tmp_path / "reef"
     kept, _ = keep(run_dir, config())
     with pytest.raises(atoll.StoreError, match="is gone"):
-        kept.run(lambda url: run_dir.rename(tmp_path / "moved"))  # type: ignore[arg-type, return-value]
+        kept.run(lambda url: run_dir.rename(tmp_path / "moved"))
 
 
 @pytest.mark.slow
