@@ -12,7 +12,8 @@ from the state at each copy: torch makes it at the first step, not before.
     training thread   `put`, `reset`: exchange references
 
 Another thread may copy too, while the training thread computes: `copy_between` notices, by two hooks, an
-`optimizer.step` that ran meanwhile, and then gives nothing.
+`optimizer.step` that ran meanwhile, and then gives nothing. With an optimizer that has no hooks it cannot
+notice; such a copy may mix two neighbouring steps.
 
 The copy from a GPU is a plain one: the training thread waits for it, once per fragment. The ferry's
 buffers hold f32 fragments and stay; twice that much, only for saving now and then, would not pay.
@@ -23,11 +24,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from atoll.errors import ModelError
 from atoll.numerics.manifest import Manifest, Unit
@@ -82,10 +85,12 @@ class Moments:
         self._num_begun = 0
         self._is_stepping = False
         self._stepper = 0
-        self._hooks = (
-            optimizer.register_step_pre_hook(self._begun),
-            optimizer.register_step_post_hook(self._done),
-        )
+        self._hooks: tuple[RemovableHandle, ...] = ()
+        with suppress(AttributeError):  # wrappers that never called Optimizer.__init__ have no hooks
+            self._hooks = (
+                optimizer.register_step_pre_hook(self._begun),
+                optimizer.register_step_post_hook(self._done),
+            )
 
     def detach(self) -> None:
         """Leave the optimizer alone from now on."""

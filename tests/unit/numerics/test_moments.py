@@ -380,3 +380,30 @@ def test_a_detached_optimizer_is_left_alone():
     life.moments.detach()
     life.train(2)
     assert life.moments._num_begun == 0
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As some libraries wrap optimizers: everything is handed on, and nothing of the base class is set up."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]  # so do they
+        return self.inner.state
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.inner.param_groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+def test_a_wrapped_optimizer_without_hooks_is_saved_and_put_back():
+    old, new = (Life(lambda p: Wrapper(adamw(p))) for _ in range(2))
+    old.train()
+    assert old.moments.copy_between(0) is not None
+    assert new.install(old.saved()).fresh == ()
+    assert same(new.state(), old.state())
+    new.moments.detach()

@@ -456,16 +456,52 @@ def test_a_donation_larger_than_the_syncer_takes_is_not_sent():
 # Quarantine
 
 
-def test_a_reset_forgets_state_and_files_at_the_next_boundary_and_warms_up(tmp_path):
+def send_all_again(ada: Life) -> None:
+    """As if every fragment had come anew, and been trained on since."""
+    for fragment, slot in enumerate(ada.shell.machine.slots):
+        ada.shell.replica.set_base_from_local(fragment)
+        slot.version = 0
+
+
+def test_a_reset_forgets_state_and_files_once_every_fragment_was_sent_again_and_warms_up(tmp_path):
     with life(tmp_path, t=5, save_every_steps=1, warmup_steps=4) as ada:
         ada.step(3)
         ada.shell.performers[do.ResetMoments](do.ResetMoments("3 strikes"))
-        assert ada.state()
         ada.keeper.heal = HealConfig(save_every_steps=0, warmup_steps=4)
+        ada.keeper.boundary()
+        assert ada.state(), "what is still spoiled would spoil fresh state at once"
+        send_all_again(ada)
         ada.keeper.boundary()
         assert ada.state() == []
         assert ada.keeper.warmup == 0.2
         assert ada.restored == ("fresh", "3 strikes")
+        assert ada.files is not None
+        assert list(ada.files.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_after_a_reset_all_fragments_begin_together_from_what_was_sent(has_optimizer):
+    with life(None) as ada:
+        ada.step(1)
+        if not has_optimizer:
+            ada.keeper.moments = None
+        send_all_again(ada)
+        wanted = [ada.shell.replica.base(p).clone() for p in range(len(ada.shell.machine.slots))]
+        with torch.no_grad():
+            for parameter in ada.net.parameters():
+                parameter.fill_(float("nan"))
+        ada.shell.performers[do.ResetMoments](do.ResetMoments("3 strikes"))
+        ada.keeper.boundary()
+        for p, base in enumerate(wanted):
+            assert torch.equal(ada.shell.replica.gather(p), base)
+
+
+def test_who_leaves_before_it_could_begin_anew_leaves_no_spoiled_state(tmp_path):
+    with life(tmp_path, save_every_steps=1) as ada:
+        ada.step(3)
+        ada.shell.performers[do.ResetMoments](do.ResetMoments("3 strikes"))
+        ada.keeper.save_all(60.0)
+        ada.rest()
         assert ada.files is not None
         assert list(ada.files.folder.iterdir()) == []
 
