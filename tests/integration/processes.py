@@ -126,6 +126,26 @@ def learner_with_moments(say: Any, url: str, token: str, state_dir: str) -> None
         time.sleep(PACE_S)
 
 
+def learner_that_is_asked_to_go(say: Any, url: str, token: str, state_dir: str) -> None:
+    """Trains until it has to leave, and says last what it has done."""
+    from tests.integration.programs import PACE_S, adamw, model, step
+
+    net = model()
+    optimizer = adamw(net)
+    learner = atoll.join(url, model=net, optimizer=optimizer, name="ada", token=token, state_dir=state_dir)
+    learner.leave = partial(learner.leave, LIMIT_S)  # type: ignore[method-assign]  # however busy we are
+    shell = learner.shell
+    learner.on_left.append(
+        lambda: say(offers=shell.num_offers, steps=shell.machine.steps, cursor=learner.cursor)
+    )
+    say(joined=1)
+    while True:
+        step(net, optimizer, learner.watch.num_steps)
+        learner.cursor = learner.watch.num_steps
+        learner.step(tokens=8)
+        time.sleep(PACE_S)
+
+
 def learner_that_ends(say: Any, url: str, token: str, end: str) -> None:
     """Joins, and does not say goodbye."""
     from tests.integration.programs import model
@@ -266,6 +286,7 @@ PROGRAMS = {
     for program in (
         learner_with_a_cursor,
         learner_with_moments,
+        learner_that_is_asked_to_go,
         learner_that_ends,
         learners_that_wait,
         learner_with_its_own_handler,

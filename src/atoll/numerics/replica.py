@@ -320,6 +320,18 @@ class Replica:
         if merged:
             self.resolve(fragment, merged=True)
 
+    def rewind(self, fragment: int) -> None:
+        """Give the local values up and go on from the base; an open offer and a staged publish stay.
+
+        Training thread, at a step boundary.
+        """
+        self._check_own("rewind")
+        base = self.base(fragment)
+        self._local.scatter(fragment, base)
+        open_offer = self._open[fragment]
+        if open_offer is not None:  # what came after its snapshot is gone
+            open_offer.mark = base
+
     def _overwrite(self, fragment: int, staged: _Staged) -> None:
         if staged.cargo is None or self._ferry is None:
             self._local.scatter(fragment, staged.version)

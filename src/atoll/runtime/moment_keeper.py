@@ -141,11 +141,13 @@ class MomentKeeper:
 
     def boundary(self) -> None:
         """After the machine's own boundary: take in what has arrived, copy one fragment if one is due."""
+        if self._reset_reason:
+            if all(slot.version >= 0 for slot in self.shell.machine.slots):
+                self._begin_anew()
+            return
         moments = self.moments
         if moments is None:
             return
-        if self._reset_reason:
-            self._reset(moments)
         arrived, self._arrived = self._arrived, None
         if arrived is not None:
             self._put(moments, *arrived)
@@ -168,10 +170,17 @@ class MomentKeeper:
         machine = self.shell.machine
         return Stamp(self.run, machine.global_t, machine.steps, machine.incarnation)
 
-    def _reset(self, moments: Moments) -> None:
-        log.warning("%s: optimizer state starts fresh: %s", self.name, self._reset_reason)
+    def _begin_anew(self) -> None:
+        """After a quarantine, once every fragment was sent again. Each was taken in when it came and trained
+        on beside others that were still spoiled: one NaN among them spoils all within a step. So they begin
+        together, and the optimizer with them."""
+        log.warning("%s: begins anew, with fresh optimizer state: %s", self.name, self._reset_reason)
+        for fragment in range(len(self.shell.machine.slots)):
+            self.shell.replica.rewind(fragment)
         reason, self._reset_reason = self._reset_reason, ""
-        moments.reset()
+        if self.moments is None:
+            return
+        self.moments.reset()
         self._warm_up(self.heal.warmup_steps)
         if self.files is not None:
             self.shell.worker.do(self.files.forget)
@@ -225,6 +234,9 @@ class MomentKeeper:
         if moments is None or self.files is None or self.heal.moments == "fresh":
             return
         if not self.shell.machine.steps or not self.heal.save_every_steps:
+            return
+        if self._reset_reason:  # what is there is not to be built upon
+            self.shell.worker.do(self.files.forget)
             return
         for fragment in range(len(moments.manifest.fragments)):
             copied = self._copy_until(moments, fragment, deadline_s)

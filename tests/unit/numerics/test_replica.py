@@ -303,6 +303,21 @@ def test_a_rejected_learner_is_rid_of_its_nan_at_the_next_adoption(adopt):
     assert torch.equal(replica.gather(0), base + 1)
 
 
+@pytest.mark.parametrize("adopt", ["overwrite", "rebase"])
+def test_rewinding_gives_up_local_values_and_neither_the_open_offer_nor_the_staged_publish(adopt):
+    weight, replica = one_value(adopt)
+    put(weight, 5.0)
+    replica.snapshot(0)
+    put(weight, float("nan"))
+    base = replica.base(0).clone()
+    publish(replica, 1.0)
+    replica.rewind(0)
+    assert torch.equal(replica.gather(0), base)
+    assert replica.has_pending(0)
+    replica.adopt(0, merged=True)
+    assert torch.equal(replica.gather(0), replica.base(0)), "no progress was made since"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_default_dtype_of_the_user_changes_nothing(dtype):
     model = nn.Linear(40, 30)
