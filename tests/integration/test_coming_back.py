@@ -58,7 +58,7 @@ def saved_in(state_dir: Path) -> tuple[Found, str]:
     moments = Moments(optimizer, net, partition(net, NUM_FRAGMENTS, "rda"))
     files = MomentFiles(state_dir)
     any_copy = moments.from_bytes(0, bytearray(files.path(0).read_bytes()))
-    found = files.find(moments, str(any_copy.notes["run"]), 0, LONG_AGO)
+    found = files.find(moments, str(any_copy.notes["run"]), 0, LONG_AGO, LONG_AGO)
     moments.install(found.copies.values())
     return found, state_digest(net, optimizer)
 
@@ -116,7 +116,7 @@ def test_whoever_leaves_and_joins_again_in_time_has_its_state_and_too_late_it_ha
         late = atoll.join(syncer.url, model=net, optimizer=adamw(net), name="ada", state_dir=tmp_path)
         assert late.warmup == 1 / 6
         wait_until(lambda: row(syncer, "ada")["moments"] == "fresh")
-        assert "ticks away, and 40 are allowed" in notes(syncer, "ada")[-1]
+        assert "ticks old, and 40 are allowed" in notes(syncer, "ada")[-1]
         late.leave()
         other.stop()
         assert saved_in(tmp_path)[0].oldest_t == stamp_t, "who made no step saves nothing"

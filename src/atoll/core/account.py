@@ -90,8 +90,8 @@ class Slot:
         return settled
 
     def keep_progress(self, p: int, fate: Fate | None) -> list[Command]:
-        """Rebase: what was merged leaves the open interval, everything else stays in it. An offer that a reset
-        has overtaken lies before that interval already, and meets its fate there."""
+        """Rebase: what was merged leaves the open interval, everything else stays in it. An offer that a
+        reset has overtaken lies before that interval already, and meets its fate there."""
         offer = self.offer
         if offer is None or fate is None:
             return []

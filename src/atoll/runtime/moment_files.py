@@ -71,14 +71,15 @@ class MomentFiles:
         for path in self.folder.glob("*.safetensors"):
             path.unlink(missing_ok=True)
 
-    def find(self, moments: Moments, run: str, t: int, max_age_steps: int) -> Found:
-        """Everything that this run's optimizer can go on from at tick `t`."""
+    def find(self, moments: Moments, run: str, t: int, max_age_steps: int, max_ahead: int) -> Found:
+        """Everything that this run's optimizer can go on from at tick `t`: not too old, and not made after a
+        tick that an operator has gone back to."""
         copies, problems, ticks = {}, {}, []
         for fragment in range(len(moments.manifest.fragments)):
             try:
                 copied = moments.from_bytes(fragment, bytearray(self.path(fragment).read_bytes()))
                 stamp = Stamp(**copied.notes)
-                problem = _why_not(stamp, run, t, max_age_steps)
+                problem = _why_not(stamp, run, t, max_age_steps, max_ahead)
             except FileNotFoundError:
                 problem = "nothing was saved"
             except OSError as error:
@@ -95,10 +96,12 @@ class MomentFiles:
         return Found(copies, problems, min(ticks, default=0))
 
 
-def _why_not(stamp: Stamp, run: str, t: int, max_age_steps: int) -> str:
-    """A run that was rolled back leaves stamps ahead of it, which may be as far away as those behind."""
+def _why_not(stamp: Stamp, run: str, t: int, max_age_steps: int, max_ahead: int) -> str:
+    """A restart of the syncer may take t back by a few ticks; by more, an operator has gone back."""
     if stamp.run != run:
         return "what was saved is of another run"
-    if abs(t - stamp.t) > max_age_steps:
-        return f"what was saved is {abs(t - stamp.t)} ticks away, and {max_age_steps} are allowed"
+    if stamp.t > t + max_ahead:
+        return f"what was saved is of tick {stamp.t}, and the run has gone back to {t}"
+    if t - stamp.t > max_age_steps:
+        return f"what was saved is {t - stamp.t} ticks old, and {max_age_steps} are allowed"
     return ""

@@ -104,7 +104,7 @@ class MomentKeeper:
         found = self._find(moments, t)
         installed = moments.install(found.copies.values())
         if found.copies and not installed.fresh:
-            self._say("own", f"saved {abs(t - found.oldest_t)} ticks ago at tick {found.oldest_t}")
+            self._say("own", f"saved {max(0, t - found.oldest_t)} ticks ago at tick {found.oldest_t}")
             return
         if t == 0 and not found.copies:
             self._say("fresh", "the run begins")
@@ -127,7 +127,8 @@ class MomentKeeper:
             return Found(problems={0: "heal.moments is fresh"})
         if self.files is None:
             return Found(problems={0: "there is no state_dir"})
-        return self.files.find(moments, self.run, t, self.heal.max_age_steps)
+        cycle = self.shell.params.interval_steps
+        return self.files.find(moments, self.run, t, self.heal.max_age_steps, max_ahead=2 * cycle)
 
     def _say(self, source: str, reason: str) -> None:
         """To the log, and through the machine to the tape and the syncer. Never waits."""

@@ -57,7 +57,7 @@ def test_a_donor_rests_so_that_three_quarters_of_its_uplink_stay_its_own():
     hand.now_ns += REST * 2 * SECOND - 1
     assert only(ask(hand, 1), do.Send) == []
     hand.now_ns += 1
-    assert [s.message.fragment for s in only(ask(hand, 1), do.Send)] == [1]
+    assert [asked.fragment for asked in sent(ask(hand, 1), msg.DonateAsk)] == [1]
 
 
 def test_nobody_donates_who_is_unhealed_has_not_offered_or_is_in_need_itself():

@@ -115,8 +115,8 @@ def test_a_version_that_is_skipped_after_the_cut_is_found(calm):
 
 
 def rounds_of(line: Entry) -> RoundRecord | None:
-    is_round = isinstance(line.item, Stored) and isinstance(line.item.record, RoundRecord)
-    return line.item.record if is_round else None  # type: ignore[union-attr]  # tested above
+    record = line.item.record if isinstance(line.item, Stored) else None
+    return record if isinstance(record, RoundRecord) else None
 
 
 def changed(lines: list[Entry], change) -> list[Entry]:

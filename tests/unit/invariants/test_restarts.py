@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_a_restart_after_the_cut_finds_what_the_image_told():
         {"members": {}},
     ],
 )
-def test_a_restart_that_finds_something_else_is_a_violation(change: dict[str, object]):
+def test_a_restart_that_finds_something_else_is_a_violation(change: dict[str, Any]):
     assert [text[:3] for text in loaded(begun(), replace(STATE, **change))] == ["I9 "]
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from atoll import RunConfig, Syncer, join
 from atoll.core import events as ev
+from atoll.core.learner import LearnerMachine
 from atoll.core.syncer import SyncerMachine
 from atoll.runtime import tape_file
 from atoll.runtime.joining import sizes_of
@@ -117,7 +118,7 @@ def test_an_image_is_what_the_machine_is_after_all_lines_above(whole_run: Path):
             machine = SyncerMachine(sizes_of(view.manifest, view.config))
         if actor == SYNCER and type(item).__module__ == ev.__name__:
             assert machine is not None
-            machine.handle(item)
+            machine.handle(item)  # type: ignore[arg-type]  # told by its module
     assert num_images
 
 
@@ -168,7 +169,9 @@ def test_a_learners_tape_that_became_too_long_begins_with_what_the_machine_was(w
     first, *rest = lines_of(whole_run, "learner-0")
     assert isinstance(first.item, Image)
     assert first.item.merges == 0
-    assert machine_from(first.item.content).steps > 0
+    machine = machine_from(first.item.content)
+    assert isinstance(machine, LearnerMachine)
+    assert machine.steps > 0
     assert not any(isinstance(line.item, Image | Fault) for line in rest)
 
 

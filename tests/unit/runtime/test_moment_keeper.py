@@ -292,7 +292,7 @@ def test_a_first_start_is_fresh_without_a_warm_up(tmp_path):
     ("heal", "keeps", "reason"),
     [
         ({}, False, "there is no state_dir"),
-        ({"max_age_steps": 20}, True, "what was saved is 100 ticks away, and 20 are allowed"),
+        ({"max_age_steps": 20}, True, "what was saved is 100 ticks old, and 20 are allowed"),
         ({"moments": "fresh"}, True, "heal.moments is fresh"),
     ],
 )

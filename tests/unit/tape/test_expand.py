@@ -132,4 +132,6 @@ def test_a_machine_that_is_there_does_not_listen_to_an_image():
     ]
     told = [entry.item.message.name for entry in expand(lines, params) if isinstance(entry.item, do.Tell)]
     assert told == ["a", "a"]
-    assert machine_from(lines[1].item.content) == other
+    image = lines[1].item
+    assert isinstance(image, Image)
+    assert machine_from(image.content) == other

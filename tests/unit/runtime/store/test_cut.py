@@ -144,7 +144,7 @@ def test_versions_that_are_lost_after_a_cut_are_rolled_back_to_those_that_are_no
     assert driver.round(1) == ""
     lost = driver.records[-1]
     driver.store.close()
-    (run_dir / "deltas" / f"{lost.delta_digest}.safetensors").unlink()  # type: ignore[union-attr]
+    (run_dir / "deltas" / f"{lost.delta_digest}.safetensors").unlink()
     driver.store = RunStore.open(run_dir, original.config)
     found = driver.store.load()
     (rollback,) = found.state.rollbacks

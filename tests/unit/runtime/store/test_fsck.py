@@ -109,6 +109,8 @@ def test_nothing_is_written_while_a_syncer_runs_after_it_died_or_after_it_ended(
 
 
 def test_a_running_syncer_is_not_kept_from_committing(folder):
+    driver = grow(RunStore.open(folder / "run", cutting()), cutting(), 2)
+
     class Busy(Files):
         """While files are read, the syncer goes on and deletes some of them."""
 
@@ -120,7 +122,6 @@ def test_a_running_syncer_is_not_kept_from_committing(folder):
                 go_on(driver)
             return super().open(path)
 
-    driver = grow(RunStore.open(folder / "run", cutting()), cutting(), 2)
     busy = Busy()
     report = check_store(folder / "run", busy)
     assert busy.num_snapshots == 2
