@@ -28,6 +28,7 @@ from atoll.runtime.store.checks import (
     check_integrity,
     check_meta,
     check_schema,
+    check_snapshot_list,
     check_tokens,
 )
 from atoll.runtime.store.file_checks import FileChecks, Saved
@@ -213,7 +214,8 @@ class _Look:
             self.rows = read_snapshots(db)
         except (ValueError, sqlite3.Error) as error:
             self._note("snapshot list", "", [f"run.db: {error}."])
-        problems = self._ask(lambda db: check_derived(db, self.past, self.records), db)
+        problems = self._ask(check_snapshot_list, db)
+        problems += self._ask(lambda db: check_derived(db, self.past, self.records), db)
         self._note("tables", "commits, contributions, members", problems)
         tokens = f"{self.state.merged_tokens:,} tokens"
         self._note("ledger", tokens, self._ask(lambda db: check_tokens(db, self.past, self.state), db))

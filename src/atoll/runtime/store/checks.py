@@ -20,7 +20,14 @@ from atoll.runtime.store import tables
 from atoll.runtime.store.chain import Past
 from atoll.runtime.store.ledger import meta_digest
 
-__all__ = ["check_derived", "check_integrity", "check_meta", "check_schema", "check_tokens"]
+__all__ = [
+    "check_derived",
+    "check_integrity",
+    "check_meta",
+    "check_schema",
+    "check_snapshot_list",
+    "check_tokens",
+]
 
 MAX_NAMED = 5
 """Rows that one sentence names."""
@@ -61,6 +68,16 @@ def check_meta(db: sqlite3.Connection) -> list[str]:
     except (ModelError, ValueError) as error:
         problems.append(f"the manifest cannot be read: {error}")
     return problems
+
+
+def check_snapshot_list(db: sqlite3.Connection) -> list[str]:
+    """That every entry of the list of snapshots has its digest."""
+    rows = db.execute("SELECT name, record_id, merges, versions, digest, CAST(seal AS BLOB) FROM snapshots")
+    return [
+        f"the entry of the snapshot {row[0]} does not have its digest"
+        for *row, found in rows
+        if tables.seal(tuple(row)) != found
+    ]
 
 
 def check_derived(db: sqlite3.Connection, past: Past, records: Sequence[Record]) -> list[str]:
@@ -133,7 +150,7 @@ def _derive(wanted: sqlite3.Connection, db: sqlite3.Connection, past: Past, reco
 def _register(wanted: sqlite3.Connection, waiting: list[tuple[object, ...]], before: int) -> None:
     while waiting and (not isinstance(waiting[-1][1], int) or waiting[-1][1] < before):
         *row, _ = waiting.pop()
-        wanted.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, NULL)", row)
+        wanted.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
 
 
 def _check_kept_members(state: StoredState | None, rows: set[tuple[object, ...]]) -> list[str]:

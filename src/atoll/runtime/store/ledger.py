@@ -160,7 +160,7 @@ class Ledger:
         versions = json.dumps(prepared.versions)
         row = (prepared.name, self.last_id, prepared.merges, versions, prepared.digest)
         with self.transaction(sync=True) as db:
-            db.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, NULL)", row)
+            db.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, NULL)", (*row, tables.seal(row)))
         self._put_head()
 
     def forget_snapshots(self, names: list[str]) -> None:
@@ -290,13 +290,17 @@ class Ledger:
             )
 
     def _meta(self, key: str) -> str | None:
-        # The plus keeps SQLite from the index: a damaged one would hide an entry that is there.
-        row = self._db.execute(
-            "SELECT coalesce(CAST(value AS TEXT), ''), CAST(digest AS BLOB) FROM meta WHERE +key = ?", (key,)
-        ).fetchone()
-        if row is not None and meta_digest(key, row[0]) != row[1]:
-            raise damaged(self.path, f"the entry {key!r} does not have its digest")
-        return None if row is None else str(row[0])
+        # All of them, without the index: damage to it, or to a key, would hide an entry that is there.
+        rows = self._db.execute(
+            "SELECT coalesce(CAST(key AS TEXT), ''), coalesce(CAST(value AS TEXT), ''),"
+            " CAST(digest AS BLOB) FROM meta ORDER BY rowid"
+        )
+        held = {}
+        for name, value, digest in rows:
+            if meta_digest(name, value) != digest:
+                raise damaged(self.path, f"the entry {name!r} does not have its digest")
+            held[name] = value
+        return held.get(key)
 
     def _read_tail(self) -> tuple[int, bytes]:
         return self._guarded(chain.read_tail)

@@ -12,6 +12,7 @@ in `voided_by`, the epoch record that gave it up; `voided_by IS NULL` is what co
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 
@@ -26,7 +27,7 @@ from atoll.core.records import (
 )
 from atoll.runtime import tape_file
 
-__all__ = ["FORMAT", "KINDS", "create", "derive"]
+__all__ = ["FORMAT", "KINDS", "create", "derive", "seal"]
 
 FORMAT = 2
 """Counted up whenever an older Atoll could not read what a newer one writes."""
@@ -102,6 +103,7 @@ CREATE TABLE snapshots (
     merges INTEGER NOT NULL,
     versions TEXT NOT NULL,        -- JSON list, by fragment
     digest TEXT NOT NULL,          -- of its contents.json
+    seal BLOB NOT NULL,            -- blake2b-16 of the columns before it, as Python prints them
     voided_by INTEGER REFERENCES records (id)
 );
 """
@@ -127,6 +129,11 @@ def derive(db: sqlite3.Connection, record_id: int, record: Record) -> None:
                 _void(db, record_id, rollback)
         case SeedRecord() | FinishRecord():
             pass
+
+
+def seal(row: tuple[object, ...]) -> bytes:
+    """What stands beside a row of `snapshots`, which no record could be asked about."""
+    return hashlib.blake2b(repr(row).encode(), digest_size=16).digest()
 
 
 def _derive_round(db: sqlite3.Connection, record_id: int, record: RoundRecord) -> None:
