@@ -76,6 +76,11 @@ class Borrowing:
         if not self.missing:
             self.asks[ask.fragment] = ask
 
+    def withdraw(self) -> None:
+        """Give nothing of what was promised."""
+        self.asks.clear()
+        self.copying.clear()
+
     def boundary(self) -> list[do.Command]:
         """Copy one promised fragment, if there is one."""
         if not self.asks:

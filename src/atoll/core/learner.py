@@ -55,6 +55,8 @@ class LearnerMachine:
     num_reports: int = 0
     seed: tuple[msg.SeedBody, ...] = ()
     shard: int = -1
+    is_tainted: bool = False
+    """Quarantined, and not yet sent every fragment again."""
     borrowing: Borrowing = field(default_factory=Borrowing)
     restored: tuple[str, str] = ("", "")
     """Where the optimizer state of this life came from, and why there."""
@@ -137,6 +139,7 @@ class LearnerMachine:
         self.heard_ns = now_ns
         if self.epoch < message.rewound:
             self.clock = self.global_t = message.t
+            self.finished, self.final = False, None
         if message.epoch > self.epoch:
             self.epoch, self.echo_ns = message.epoch, 0
             self._forget_staged()
@@ -236,7 +239,7 @@ class LearnerMachine:
         self.out += self.borrowing.give_up(message.reason)
 
     def _donate_ask(self, now_ns: int, message: msg.DonateAsk) -> None:
-        if all(slot.version >= 0 for slot in self.slots):
+        if not self.is_tainted and all(slot.version >= 0 for slot in self.slots):
             self.borrowing.promise(message)
 
     def _moments_copied(self, event: ev.MomentsCopied) -> None:
@@ -250,10 +253,19 @@ class LearnerMachine:
         self.out.append(do.Note("quarantined", -1, self.name, message.reason))
         self.out.append(do.ResetMoments(message.reason))
         self._forget_staged()
+        self.borrowing.withdraw()
+        self.is_tainted = True
         for slot in self.slots:
-            slot.version, slot.digest, slot.ask = msg.NO_VERSION, "", None
+            slot.version, slot.digest, slot.epoch, slot.ask = msg.NO_VERSION, "", 0, None
         self._release("quarantined")
         self._report(now_ns)
+
+    def _begin_anew(self) -> None:
+        """Every fragment was sent again. What was trained on the first of them beside the rest of a spoiled
+        model is given up: at this boundary the shell takes all of them back to their bases."""
+        self.is_tainted = False
+        for p, slot in enumerate(self.slots):
+            self.out += slot.restart(p, self.tokens, self.steps, None)
 
     # Rounds
 
@@ -295,17 +307,9 @@ class LearnerMachine:
             slot.abstained = msg.Abstain(*self._me(), ask.round, p, reason)
             self._tell(slot.abstained)
             return
-        header = msg.Header(
-            *self._me(),
-            ask.round,
-            p,
-            slot.version,
-            slot.digest,
-            slot.origin,
-            self.tokens,
-            self.steps - slot.origin_steps,
-            tuple(s.version for s in self.slots),
-        )
+        base, interval = (slot.version, slot.digest), (slot.origin, self.tokens)
+        steps, bases = self.steps - slot.origin_steps, tuple(s.version for s in self.slots)
+        header = msg.Header(*self._me(), ask.round, p, *base, *interval, steps, bases)
         slot.offer = Offer(ask.epoch, ask.round, header, slot.origin, self.tokens, self.steps)
         self.out.append(do.Snapshot(p, ask.epoch, ask.round))
         self._tell(header)
@@ -424,6 +428,8 @@ class LearnerMachine:
                 self._answer(p, slot)
             if slot.staged is not None:
                 self._adopt(p, slot)
+        if self.is_tainted and all(slot.version >= 0 for slot in self.slots):
+            self._begin_anew()
         self.out += self.borrowing.boundary()
         if self.params.waits and not self.finished:
             self._maybe_hold(event.at_ns)
@@ -450,19 +456,10 @@ class LearnerMachine:
     def _report(self, now_ns: int) -> None:
         self.reported_ns = now_ns
         self.num_reports += 1
-        self._tell(
-            msg.Report(
-                *self._me(),
-                self.num_reports,
-                self.clock,
-                self.tokens,
-                self.step_ns,
-                self.held_ns,
-                self.held_on,
-                self.echo_ns,
-                tuple(slot.holding(self.steps) for slot in self.slots),
-            )
-        )
+        counts = (self.num_reports, self.clock, self.tokens)
+        held = (self.step_ns, self.held_ns, self.held_on)
+        holdings = tuple(slot.holding(self.steps) for slot in self.slots)
+        self._tell(msg.Report(*self._me(), *counts, *held, self.echo_ns, holdings))
 
     def _me(self) -> Self:
         return Self(self.name, self.incarnation, self.epoch)

@@ -292,7 +292,8 @@ class Rounds:
         return scale
 
     def _nobody_passed(self, gate: NormGate, event: ev.Inspected) -> None:
-        present = {s.name for s in self.desk.connected(event.at_ns) if s.healed}
+        asked = [s for s in self.desk.connected(event.at_ns) if s.name not in self.strikes.until_ns]
+        present = {s.name for s in asked if s.healed}
         if gate.nobody_passed(present):
             reason = "everybody's offers are far larger than those merged before: judged anew from here on"
             self.desk.note("gate", reason, fragment=event.fragment)

@@ -4,7 +4,8 @@ A rejected offer is a strike, a merged one takes a strike away. With `strikes` o
 quarantined: its offers are not asked for, and it is told to heal anew, because a model or an optimizer that
 produced them is not to be built upon. A quarantine ends after `quarantine_steps` steps of the fleet, and one
 strike then starts the next one, twice as long. It never costs the quorum: the gates still stand, so whoever
-is needed is let out. Nothing of this survives a restart of the syncer.
+is needed is let out. Who is put in is told until a report shows that it forgot what it held. Nothing of this
+survives a restart of the syncer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from atoll.core import messages as msg
 from atoll.core.desk import Desk
+from atoll.core.members import Session
 
 __all__ = ["Strikes"]
 
@@ -30,6 +32,8 @@ class Strikes:
     num_times: dict[str, int] = field(default_factory=dict)
     due: dict[str, str] = field(default_factory=dict)
     """Those who have had enough strikes, with the reason of the last one."""
+    untold: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Who has not shown yet that it heard of its quarantine -> when it was told last, and why it is in."""
 
     def strike(self, name: str, reason: str) -> None:
         """An offer was rejected."""
@@ -56,7 +60,21 @@ class Strikes:
         desk.note("quarantined", f"{why}; not asked for {steps} steps", who=name)
         session = desk.sessions.get(name)
         if session is not None:
-            desk.send(session, msg.Quarantined(desk.epoch, session.incarnation, why))
+            self._tell(session, now_ns, why)
+
+    def _tell(self, session: Session, now_ns: int, why: str) -> None:
+        self.untold[session.name] = now_ns, why
+        self.desk.send(session, msg.Quarantined(self.desk.epoch, session.incarnation, why))
+
+    def reported(self, session: Session, now_ns: int) -> None:
+        """Holding nothing shows that it was told; else it is told again, as a message may be lost."""
+        told_ns, why = self.untold.get(session.name, (0, ""))
+        if not why:
+            return
+        if all(holding.version < 0 for holding in session.holdings):
+            del self.untold[session.name]
+        elif now_ns - told_ns >= self.desk.params.retry_ns:
+            self._tell(session, now_ns, why)
 
     def release(self, now_ns: int, is_needed: bool) -> None:
         """Let out whose time is over; all of them, if the quorum needs them."""

@@ -60,7 +60,7 @@ class SyncerMachine:
         self.rounds = Rounds(self.desk, self.strikes)
         self.seeding = Seeding(self.desk)
         self.admission = Admission(self.desk, self.rounds, self.seeding)
-        self.donations = Donations(self.desk)
+        self.donations = Donations(self.desk, self.strikes)
 
     def handle(self, event: ev.Event) -> list[do.Command]:
         """Take in one event; returns the commands to perform, in order."""
@@ -226,6 +226,7 @@ class SyncerMachine:
         session.echo_ns = max(session.echo_ns, report.echo_ns)
         if not self.desk.state.fragments:
             return
+        self.strikes.reported(session, now_ns)
         session.refresh(self.desk.state.fragments)
         self._serve(now_ns, session)
         self._advance(now_ns)
@@ -346,7 +347,7 @@ class SyncerMachine:
         """Right after a boot, learners that trained on are still on their way: their progress must count."""
         if now_ns - self.admission.active_since_ns > self.params.alive_ns:
             return False
-        back = {s.name for s in self.desk.connected(now_ns) if s.holdings or s.left}
+        back = {s.name for s in self.desk.sessions.values() if s.holdings or s.left}
         return not self.desk.state.members.keys() <= back
 
     def _begin_drain(self, now_ns: int, reason: str) -> None:

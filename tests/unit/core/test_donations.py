@@ -145,3 +145,45 @@ def test_where_the_state_came_from_is_told_now_and_to_every_later_life_of_the_sy
     restored = [msg.Restored("anna", 1, 1, "own", "3 steps old")]
     assert told(hand.handle(ev.MomentsRestored(0, "own", "3 steps old")), msg.Restored) == restored
     assert [m.epoch for m in told(hand.welcome(epoch=2), msg.Restored)] == [2]
+
+
+def test_who_has_a_strike_against_it_or_is_in_quarantine_donates_nothing():
+    hand = fleet()
+    hand.machine.strikes.strike("a", "the delta is not finite")
+    assert [asked.name for asked in only(ask(hand), do.Send)] == ["b"]
+    hand.machine.strikes.until_ns["b"] = 10**18
+    (answer,) = sent(ask(hand, 1), msg.NoMoments)
+    assert answer.reason == "no healthy learner is there that could donate"
+
+
+def test_a_donor_owes_one_fragment_at_a_time():
+    hand = fleet()
+    hand.hello("second")
+    hand.report("second", 2)
+    assert [asked.name for asked in only(ask(hand), do.Send)] == ["a"]
+    assert [asked.name for asked in only(ask(hand, name="second"), do.Send)] == ["b"]
+
+
+def test_a_promise_to_a_learner_that_asks_no_more_does_not_keep_it_from_donating():
+    hand = running("a", "b", "c", donates=True, min_quorum=3, alive_ns=1000 * SECOND)
+    hand.merge_round(hand.tick("a", "b", "c", to=2), "a", "b", "c")
+    ask(hand, name="c")
+    hand.now_ns += PATIENCE * hand.params.retry_ns
+    hand.machine.donations.rested_ns = {"a": 10**18, "b": 10**18}
+    hand.hello("new")
+    assert [asked.name for asked in only(ask(hand), do.Send)] == ["c"]
+
+
+def test_a_learner_that_is_quarantined_gives_nothing_of_what_it_promised_until_it_has_begun_anew():
+    hand = learner()
+    hand.hear(msg.DonateAsk(1, 1, 0, "new", 4))
+    hand.step()
+    hand.hear(msg.DonateAsk(1, 1, 1, "new", 4))
+    hand.hear(msg.Quarantined(1, 1, "because"))
+    assert hand.handle(ev.MomentsCopied(0, 0, "ff", 12)) == []
+    assert only(hand.step(), do.CopyMoments) == []
+    for p in range(2):
+        hand.publish(3, p)
+    hand.step()
+    hand.hear(msg.DonateAsk(1, 1, 1, "new", 4))
+    assert only(hand.step(), do.CopyMoments) == [do.CopyMoments(1)]

@@ -72,3 +72,22 @@ def test_welcome_names_the_epoch_of_the_way_back():
     (welcome,) = sent(hand.hello("a", life=1, incarnation=1), msg.Welcome)
     assert (welcome.epoch, welcome.rewound) == (3, 2)
     assert isinstance(hand.log[0], do.Load)
+
+
+def test_a_learner_that_had_heard_the_end_goes_on_when_an_operator_went_back():
+    hand = learner()
+    hand.hear(msg.Beat(1, 1, 9, 0, 0, True, (0, 0)))
+    assert hand.machine.finished
+    assert [a.reason for a in told([*hand.ask(), *hand.step()], msg.Abstain)] == ["the run has finished"]
+    hand.epoch = 3
+    hand.hear(msg.Welcome(3, 77, 1, 4, 0, False, 2))
+    assert not hand.machine.finished
+    assert hand.offer(round=2).steps == 2
+
+
+def test_a_drain_does_not_wait_for_one_that_came_back_and_left():
+    hand = restarted(min_quorum=1)
+    hand.hello("b", life=1, incarnation=1)
+    hand.hear(msg.Leave("b", 1, 2))
+    hand.hello("a", life=1, incarnation=1)
+    assert notes(hand.report("a", 9), "drain") == ["budget of 4 ticks spent"]

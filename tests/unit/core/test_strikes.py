@@ -189,3 +189,52 @@ def test_an_offer_that_was_pending_at_the_quarantine_keeps_its_fate(adopt):
     hand.publish(2, round=1, verdict="merged", merged_upto=header.end)
     settled = only(hand.step(), do.Settle)
     assert do.Settle(0, header.start, header.end, "merged") in settled
+
+
+def test_what_was_trained_before_every_fragment_was_sent_again_is_given_up():
+    hand = learner()
+    hand.hear(msg.Quarantined(1, 1, "because"))
+    hand.publish(3, 0)
+    hand.step()
+    hand.step()
+    hand.publish(3, 1)
+    settled = only(hand.step(), do.Settle)
+    assert do.Settle(0, 10, 30, "overwritten") in settled
+    assert hand.offer(0).start == 30, "an offer tells of what came after"
+
+
+def test_a_base_of_another_history_is_replaced_after_a_quarantine_whatever_its_number():
+    hand = learner()
+    hand.publish(3, 0)
+    hand.step()
+    hand.hear(msg.Quarantined(1, 1, "because"))
+    hand.hear(msg.SeedAsk(1, 1, (0, 1)))
+    hand.handle(ev.SeedReady(0, 1, ("mine", "mine"), (0, 0), True))
+    assert only(hand.publish(0, 0), do.Stage)
+
+
+def test_who_did_not_hear_of_its_quarantine_is_told_again_until_it_holds_nothing():
+    hand = running("bad", "a", "b", strikes=1)
+    nan_round(hand, "bad", "a", "b", to=2)
+    assert sent(hand.report("bad", 3), msg.Quarantined) == []
+    hand.now_ns += hand.params.retry_ns
+    assert len(sent(hand.report("bad", 4), msg.Quarantined, "bad")) == 1
+    hand.report("bad", 5, versions=[-1, -1])
+    hand.now_ns += hand.params.retry_ns
+    assert sent(hand.report("bad", 6), msg.Quarantined) == []
+
+
+def test_one_in_quarantine_does_not_keep_the_gate_from_a_new_world():
+    hand = running("a", "b", "q", norm_gate=10.0, strikes=3, alive_ns=10**6 * SECOND)
+    for number in range(1, MIN_NORMS + 1):
+        hand.merge_round(hand.tick("a", "b", "q", to=2 * number), "a", "b", "q")
+        hand.report("q", 2 * number)
+    for gate in hand.machine.rounds.gates:
+        gate.norms.extend([1.0] * MIN_NORMS)
+    hand.machine.strikes.until_ns["q"] = 10**18
+    hand.norms = {"a": 1e6, "b": 1e6}
+    for number in range(MIN_NORMS + 1, MIN_NORMS + 8):
+        commands = hand.tick("a", "b", "q", to=2 * number)
+        if sent(commands, msg.Ask):
+            hand.merge_round(commands, "a", "b")
+    assert notes(hand.log, "gate")
