@@ -26,7 +26,7 @@ from atoll.runtime.store.files import Files
 from atoll.runtime.verdict import check_run
 from tests.integration.conditions import wait_until
 from tests.integration.programs import config, model
-from tests.integration.test_healing import Trainee
+from tests.integration.test_healing import Trainee, row
 
 DISK_BYTES = 32 << 20
 PAGE = bytes(4096)
@@ -128,7 +128,7 @@ def check_nothing_is_lost(run_dir: Path, before: tuple[object, ...]) -> None:
     assert records[: len(before)] == before
     verdict = check_run(run_dir)
     assert (verdict.violations, verdict.replay) == ([], [])
-    assert check_store(run_dir).ok
+    assert check_store(run_dir).problems == ()
     replayed = replay_run(run_dir)
     assert replayed.problems == []
     assert replayed.commits > 0
@@ -279,3 +279,24 @@ def test_what_the_run_directory_says_of_itself_is_old_or_new_and_never_half(disk
         for name in ("status.json", "books.json"):
             assert isinstance(json.loads((run_dir / name).read_bytes()), dict)
         learner.leave()
+
+
+def test_a_learner_whose_own_disk_is_full_trains_on_says_so_and_saves_later(disk):
+    with atoll.Syncer(settings()) as syncer:
+        learner = atoll.join(syncer.url, model=model(), name="ada", state_dir=disk.folder / "state")
+
+        def train(fill: bool) -> str:
+            if fill:
+                disk.fill()
+            learner.cursor = learner.watch.num_steps
+            learner.step(tokens=8)
+            return str(row(syncer, "ada")["note"])
+
+        wait_until(lambda: "the data cursor cannot be saved: No space left on device" in train(fill=True))
+        disk.drop_ballast()
+        wait_until(lambda: not train(fill=False))
+        wait_until(lambda: train(fill=True))
+        disk.drop_ballast()
+        learner.leave()
+        saved = json.loads((disk.folder / "state" / "cursor.json").read_bytes())["cursor"]
+        assert saved == learner.cursor, "also what was refused before it left"

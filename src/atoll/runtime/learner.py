@@ -84,6 +84,8 @@ class Learner:
     _cursor: str = "null"
     """As JSON: whatever the user does to the value later, this is what was put here."""
     _is_cursor_saved: bool = True
+    _unsaved: str = ""
+    """What the disk refuses at the moment."""
     _has_left: bool = False
     _is_lent: bool = False
     """The parameters hold the merged model for a while."""
@@ -376,7 +378,7 @@ class Learner:
 
     def _complaint(self, loss: float | None) -> str:
         """What is wrong with this learner, if something is: for the status, and once each for the log."""
-        complaints = [what_changed(self.model, self._known), self.shell.rejection]
+        complaints = [what_changed(self.model, self._known), self.shell.rejection, self._unsaved]
         if loss is not None and not math.isfinite(loss):
             complaints.append(f"the loss is {loss}")
         for complaint in filter(None, complaints):
@@ -403,8 +405,10 @@ class Learner:
             self._is_cursor_saved = True
             try:
                 save_cursor(self.state_dir, self.shard, self._cursor)
+                self._unsaved = ""
             except OSError as error:
-                log.warning("%s: the data cursor could not be saved: %s", self.name, error.strerror)
+                self._is_cursor_saved = False  # tried again in a second, and when it leaves
+                self._unsaved = f"the data cursor cannot be saved: {error.strerror}"
 
     def _save_tape(self, tape: TapeFile) -> None:
         """A tape that has become too long begins anew, with what the machine is now."""
