@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Paired", "Trend", "markdown", "paired", "sized", "trend"]
+__all__ = ["Paired", "Trend", "growth", "markdown", "paired", "sized", "trend"]
 
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; beyond, the normal one does."""
@@ -33,6 +33,20 @@ class Trend:
         if abs(change) <= max(doubt, NOISE_SHARE * abs(self.level)):
             return "level"
         return "grows" if change > 0 else "falls"
+
+
+def growth(at: Sequence[float], values: Sequence[float]) -> tuple[Trend, str]:
+    """The trend of the second half, and a verdict in words.
+
+    What is cut from time to time climbs between two cuts: it does not grow if the second half of the run
+    saw nothing higher than the first.
+    """
+    half = len(at) // 2
+    found = trend(at[half:], values[half:])
+    verdict = found.verdict(at[-1])
+    if verdict == "grows" and max(values[half:]) <= (1 + NOISE_SHARE) * max(values[:half]):
+        verdict = "up and down, no higher than before"
+    return found, verdict
 
 
 def trend(at: Sequence[float], values: Sequence[float]) -> Trend:

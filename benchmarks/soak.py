@@ -31,7 +31,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from directories import sizes_by_kind
-from figures import markdown, sized, trend
+from figures import growth, markdown, sized
 from hardware import hardware, write_record
 
 from atoll.config import RunConfig
@@ -188,19 +188,20 @@ def run(keep_mb: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows_of(samples: Sequence[Sample]) -> list[list[str]]:
-    """A row per figure: at the beginning, in the middle, at the end, and the line through the second half."""
-    rows = []
-    half = samples[len(samples) // 2 :]
-    at = [sample.merges for sample in half]
+    """A row per figure: at first, the highest of each half, and the line through the second half."""
+    rows, half = [], len(samples) // 2
+    at = [sample.merges for sample in samples]
     for name in samples[0].figures:
-        shown = str if name.endswith("open files") else sized
-        found = trend(at, [sample.figures[name] for sample in half])
-        first, middle, last = (s.figures[name] for s in (samples[0], half[0], samples[-1]))
-        slope = f"{found.slope:+.2f} ± {found.error:.2f}"
-        if shown is sized:
-            slope = f"{sized(found.slope)} ± {sized(found.error)}"
-        seen = [shown(value) for value in (first, middle, last)]
-        rows.append([name, *seen, slope, found.verdict(samples[-1].merges)])
+        values = [sample.figures[name] for sample in samples]
+        found, verdict = growth(at, values)
+        if name.endswith("open files"):
+            seen, slope = values, f"{found.slope:+.2f} ± {found.error:.2f}"
+        else:
+            seen, slope = [sized(v) for v in values], f"{sized(found.slope)} ± {sized(found.error)}"
+        highest = [
+            max(range(low, high), key=values.__getitem__) for low, high in ((0, half), (half, len(at)))
+        ]
+        rows.append([name, *(str(seen[index]) for index in (0, *highest)), slope, verdict])
     return rows
 
 
@@ -208,8 +209,8 @@ def table_of(result: dict[str, Any]) -> str:
     """A markdown table for people, and what the commands said."""
     samples = result["samples"]
     last = samples[-1]
-    titles = ["", f"after {samples[0].merges:,}", f"{samples[len(samples) // 2].merges:,}"]
-    titles += [f"{last.merges:,} merges", "slope per 1,000 merges, second half", "so"]
+    titles = ["", f"after {samples[0].merges:,}", "highest, first half", "highest, second half"]
+    titles += ["slope per 1,000 merges, second half", "so"]
     lines = [
         f"tape.keep_mb = {result['keep_mb']}: {last.merges:,} merges in {last.at_s:.0f} s "
         f"({last.merges / last.at_s:.0f} a second)",
