@@ -28,6 +28,7 @@ from atoll.core.learner import LearnerMachine
 from atoll.core.params import RunParams
 from atoll.numerics.outer import digest
 from atoll.numerics.replica import Pending, Replica
+from atoll.runtime.clock import this_clock
 from atoll.runtime.failpoints import reach
 from atoll.runtime.loop import Loop, Timer
 from atoll.runtime.worker import Worker
@@ -137,6 +138,8 @@ class LearnerShell:
     def start(self, name: str, key: str, life: int) -> None:
         """Begin the machine's life."""
         self.actor = f"{name}#{life:012x}"
+        if self.keep_tape:
+            self.unwritten.append(Entry(self.loop.now_ns(), self.actor, this_clock()))
         self.handle(ev.Started, name, key, life)
         self.loop.call(reach, "L1")  # after the hello
 
@@ -178,8 +181,8 @@ class LearnerShell:
         with self.lock:
             lines, self.unwritten = self.unwritten, []
             if with_image:
-                image = Image(0, image_of(self.machine))
-                lines.append(Entry(self.loop.now_ns(), self.actor, image))
+                image, now_ns = Image(0, image_of(self.machine)), self.loop.now_ns()
+                lines += [Entry(now_ns, self.actor, image), Entry(now_ns, self.actor, this_clock())]
         return lines
 
     # Commands

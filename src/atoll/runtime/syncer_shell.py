@@ -29,6 +29,7 @@ from atoll.numerics.manifest import Manifest
 from atoll.runtime.archive import MAX_CARRIED, Archive
 from atoll.runtime.books import Books
 from atoll.runtime.buffers import BUFFER_LIMIT, LearnerBuffers
+from atoll.runtime.clock import this_clock
 from atoll.runtime.failpoints import reach
 from atoll.runtime.joining import moments_limit, sizes_of
 from atoll.runtime.links import Link
@@ -129,6 +130,7 @@ class SyncerShell:
         self.books.num_params = manifest.numel
         params = self.machine.params
         budget = (params.budget_ticks, params.budget_tokens, params.drain_ns)
+        self.lines.append(Entry(self.loop.now_ns(), SYNCER, this_clock()))
         self.handle(ev.Booted(self.loop.now_ns(), self.accepts_loss, budget))
 
     def _answer_load(self, command: do.Load) -> None:
@@ -435,6 +437,7 @@ class SyncerShell:
             self.handle(ev.SnapshotTaken(self.loop.now_ns(), command.merges, not reason, reason))
 
         image = Image(command.merges, image_of(self.machine))  # a tape that is cut begins there
-        self.lines.append(Entry(self.loop.now_ns(), SYNCER, image))
+        now_ns = self.loop.now_ns()
+        self.lines += [Entry(now_ns, SYNCER, image), Entry(now_ns, SYNCER, this_clock())]
         versions = tuple(fragment.version for fragment in self.machine.desk.state.fragments)
         self.archive.snapshot(command.merges, versions, list(self.work.model.states), then)

@@ -1,9 +1,10 @@
 """The verdict on a real run: its tapes, held against the invariants and against the machines.
 
 The syncer's tape stands in run.db; each life of a learner on this machine left one in its own directory. All
-were written by one monotonic clock, so they are merged by time, every tape in its own order. They hold events
-and what the store testified; the commands are made again by running the machines (`tape.replay.expand`), and
-the whole goes through `atoll.invariants`, exactly as a simulated run does.
+were written by one monotonic clock, so they are merged by time, every tape in its own order; if the machine
+was started again in between, `Clock` lines say so, and the later clock comes later. They hold events and what
+the store testified; the commands are made again by running the machines (`tape.replay.expand`), and the whole
+goes through `atoll.invariants`, exactly as a simulated run does.
 
 Replay is a by-product: each record that was stored must be one that the machine, given the same events,
 commits again. A life that was killed lacks the last moments of its tape, which is no violation.
@@ -27,7 +28,7 @@ from atoll.invariants import Checker
 from atoll.runtime.joining import sizes_of
 from atoll.runtime.store import RunView, read_run
 from atoll.runtime.tape_file import TapeFile
-from atoll.tape.entries import SYNCER, Entry, Image, Stored
+from atoll.tape.entries import SYNCER, Clock, Entry, Image, Stored
 from atoll.tape.image import machine_from
 from atoll.tape.replay import expand
 
@@ -158,13 +159,19 @@ def _read(path: Path) -> Iterator[Entry]:
 
 def _merged(tapes: Iterator[Iterator[Entry]]) -> Iterator[Entry]:
     """All tapes as one, by time. A line never comes before the one above it on its own tape."""
-    keyed = [_keyed(number, tape) for number, tape in enumerate(tapes)]
+    clocks: dict[str, int] = {}
+    keyed = [_keyed(number, tape, clocks) for number, tape in enumerate(tapes)]
     for _, _, _, entry in heapq.merge(*keyed):
         yield entry
 
 
-def _keyed(number: int, tape: Iterator[Entry]) -> Iterator[tuple[int, int, int, Entry]]:
-    newest_ns = 0
+def _keyed(
+    number: int, tape: Iterator[Entry], clocks: dict[str, int]
+) -> Iterator[tuple[int, int, int, Entry]]:
+    """`clocks` is what all tapes know of them: one clock has one place, whoever named it first."""
+    newest_ns = wall_ns = 0
     for line, entry in enumerate(tape):
-        newest_ns = max(newest_ns, entry.at_ns)
+        if isinstance(entry.item, Clock):
+            wall_ns = clocks.setdefault(entry.item.boot, entry.item.wall_ns)
+        newest_ns = max(newest_ns, wall_ns + entry.at_ns)
         yield newest_ns, number, line, entry

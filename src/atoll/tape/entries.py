@@ -78,6 +78,16 @@ class Milestone:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """Which clock the times from here on are of: monotonic ones begin anew when a machine is started."""
+
+    boot: str
+    """Names one start of one machine."""
+    wall_ns: int
+    """What to add for the time of day."""
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """The state of its actor's machine after all lines above; `tape.image` makes and reads the content."""
 
@@ -86,7 +96,7 @@ class Image:
     content: bytes
 
 
-Item: TypeAlias = Event | Command | Stored | Truth | Fault | Milestone | Image
+Item: TypeAlias = Event | Command | Stored | Truth | Fault | Milestone | Clock | Image
 
 
 class Entry(NamedTuple):
@@ -102,7 +112,7 @@ _TYPES: dict[str, type] = {
     for module in (commands, events, messages, records)
     for name, value in vars(module).items()
     if isinstance(value, type)
-} | {cls.__name__: cls for cls in (Stored, Truth, Fault, Milestone, Content, Image)}
+} | {cls.__name__: cls for cls in (Stored, Truth, Fault, Milestone, Content, Clock, Image)}
 
 
 def item_type(name: str) -> type[Any]:

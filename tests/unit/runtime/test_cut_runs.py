@@ -176,4 +176,4 @@ def test_a_learners_tape_that_became_too_long_begins_with_what_the_machine_was(w
 
 
 def test_a_learners_tape_that_is_short_begins_at_the_beginning(whole_run: Path):
-    assert isinstance(lines_of(whole_run, "learner-1")[0].item, ev.Started)
+    assert isinstance(lines_of(whole_run, "learner-1")[1].item, ev.Started)

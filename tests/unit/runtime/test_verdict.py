@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from atoll import RunConfig, Syncer, join
 from atoll.core import events as ev
 from atoll.core.records import RoundRecord
 from atoll.errors import StoreError
+from atoll.runtime import learner_shell, syncer_shell
+from atoll.runtime.clock import this_clock
+from atoll.runtime.loop import Loop
 from atoll.runtime.store import RunStore, read_run
 from atoll.runtime.verdict import check_run
-from atoll.tape.entries import SYNCER, Entry, Stored
+from atoll.tape.entries import SYNCER, Clock, Entry, Stored
 from tests.integration.conditions import wait_until
 
 CONFIG = RunConfig.from_tables({
@@ -75,6 +79,36 @@ def test_a_real_run_passes_every_check_and_replays(finished_run):
     assert verdict.replay == []
     assert verdict.ok
     assert verdict.num_checks > 500
+
+
+def test_a_machine_that_was_started_again_has_a_clock_that_begins_anew(tmp_path, monkeypatch):
+    run_dir, far_back_ns = tmp_path / "reef", 30_000_000_000
+    train(run_dir, ticks=20)
+    clock = this_clock()
+    for module in (learner_shell, syncer_shell):
+        monkeypatch.setattr(module, "this_clock", lambda: Clock("next", clock.wall_ns + far_back_ns))
+    monkeypatch.setattr(Loop, "now_ns", staticmethod(lambda: time.monotonic_ns() - far_back_ns))
+    train(run_dir, ticks=40)
+    times = [entry.at_ns for entry in read_run(run_dir).entries()]
+    assert times != sorted(times), "the clock did go back"
+    verdict = check_run(run_dir)
+    assert (verdict.violations, verdict.replay) == ([], [])
+    assert len({record.epoch for record in read_run(run_dir).records if isinstance(record, RoundRecord)}) == 2
+
+
+def train(run_dir: Path, ticks: int) -> None:
+    """One life of a syncer, and of a learner that trains until this tick."""
+    config = RunConfig.from_tables({"sync": {"num_fragments": 2, "interval_steps": 4}})
+    with Syncer(config, run_dir) as syncer:
+        state_dir = run_dir / "learners" / "learner-0"
+        learner = join(syncer.url, model=model(), name="learner-0", state_dir=state_dir)
+
+        def is_there() -> bool:
+            learner.step(tokens=4)
+            return learner.global_step >= ticks and bool(syncer.status()["merged"])
+
+        wait_until(is_there)
+        learner.leave()
 
 
 def test_the_tapes_of_the_learners_are_read_too(copy):
