@@ -49,7 +49,18 @@ def check_schema(db: sqlite3.Connection) -> list[str]:
     finally:
         wanted.close()
     names = ", ".join(sorted({str(row[1]) for row in wrong}))
-    return [f"the definition of its tables was changed, at {names}"] if wrong else []
+    return [f"the definition of its tables was changed, at {names}"] if wrong else _check_types(db)
+
+
+def _check_types(db: sqlite3.Connection) -> list[str]:
+    """That bytes are kept as bytes and text as text: we read the one as the other, and others do not."""
+    columns = db.execute(
+        "SELECT m.name, c.name, lower(c.type) FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
+        " WHERE m.type = 'table'"
+    ).fetchall()
+    query = "SELECT 1 FROM {} WHERE typeof({}) NOT IN (?, 'null')"
+    wrong = [f"{t}.{c}" for t, c, kind in columns if db.execute(query.format(t, c), (kind,)).fetchone()]
+    return [f"there are values of another type in {', '.join(wrong)}"] if wrong else []
 
 
 def check_meta(db: sqlite3.Connection) -> list[str]:
