@@ -215,7 +215,9 @@ def test_a_learner_that_has_become_nan_is_quarantined_heals_anew_and_is_merged_a
         assert bob.is_finite
         assert len(notes_of(syncer, "quarantined", "bob")) == 1, "once was enough"
         assert row(syncer, "bob")["moments"].startswith("fresh")
-        assert any("bob: begins anew, with fresh optimizer state" in message for message in caplog.messages)
+        told = "\n".join(caplog.messages)
+        assert "bob is quarantined, and heals anew" in told
+        assert "bob: begins anew, with fresh optimizer state" in told
         ada.see_it_go_on()
         assert all(bool(torch.isfinite(value).all()) for value in syncer.weights().values())
         ada.stop()

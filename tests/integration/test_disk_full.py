@@ -25,7 +25,7 @@ from atoll.runtime.store import read_run
 from atoll.runtime.store.files import Files
 from atoll.runtime.verdict import check_run
 from tests.integration.conditions import wait_until
-from tests.integration.programs import config, model
+from tests.integration.programs import Task, config, model
 from tests.integration.test_healing import Trainee, row
 
 DISK_BYTES = 32 << 20
@@ -279,6 +279,25 @@ def test_what_the_run_directory_says_of_itself_is_old_or_new_and_never_half(disk
         for name in ("status.json", "books.json"):
             assert isinstance(json.loads((run_dir / name).read_bytes()), dict)
         learner.leave()
+
+
+def test_a_syncer_that_is_started_again_while_its_disk_refuses_waits_and_then_goes_on(tmp_path, failing):
+    """Its epoch must be durable before it may speak."""
+    run_dir = tmp_path / "reef"
+    with training(run_dir):
+        pass
+    before = read_run(run_dir).records
+    failing.which = lambda operation, path: operation == "commit"
+    again = atoll.Syncer(settings(), run_dir)
+    starting = Task(again.start)
+    wait_until(lambda: failing.num_failed > 1)
+    assert not starting.is_over
+    assert again.url == "", "nobody can join it yet"
+    failing.nothing()
+    starting.result()
+    assert again.status()["epoch"] == 2
+    again.stop()
+    check_nothing_is_lost(run_dir, before)
 
 
 def test_a_learner_whose_own_disk_is_full_trains_on_says_so_and_saves_later(disk):

@@ -337,6 +337,8 @@ class Learner:
         if note.kind in ("fenced", "refused"):
             self.ended = note.reason
             log.warning("%s no longer takes part: %s", self.name, note.reason)
+        elif note.kind == "quarantined":
+            log.warning("%s is quarantined, and heals anew: %s", self.name, note.reason)
         elif note.kind == "finished":
             log.info("%s: the run is over (%s); step() goes on without offering", self.name, note.reason)
 
