@@ -35,17 +35,19 @@ class Trend:
         return "grows" if change > 0 else "falls"
 
 
-def growth(at: Sequence[float], values: Sequence[float]) -> tuple[Trend, str]:
+def growth(at: Sequence[float], values: Sequence[float], limit: float | None = None) -> tuple[Trend, str]:
     """The trend of the second half, and a verdict in words.
 
     What is cut from time to time climbs between two cuts: it does not grow if the second half of the run
-    saw nothing higher than the first.
+    saw nothing higher than the first. `limit` is where growth is to end by design, if it may grow.
     """
     half = len(at) // 2
     found = trend(at[half:], values[half:])
     verdict = found.verdict(at[-1])
     if verdict == "grows" and max(values[half:]) <= (1 + NOISE_SHARE) * max(values[:half]):
         verdict = "up and down, no higher than before"
+    elif verdict == "grows" and limit is not None:
+        verdict = f"grows {'towards' if max(values) <= limit else 'BEYOND'} its limit of {sized(limit)}"
     return found, verdict
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.directories import KINDS, kind_of, sizes_by_kind
-from benchmarks.figures import Trend, markdown, paired, sized, trend
+from benchmarks.directories import KINDS, kind_of, limit_of, sizes_by_kind
+from benchmarks.figures import Trend, growth, markdown, paired, sized, trend
 
 
 def test_a_straight_line_has_its_slope_per_thousand_and_no_error():
@@ -95,3 +95,25 @@ def test_sizes_of_a_directory_are_added_up_by_kind(tmp_path):
     sizes = sizes_by_kind(tmp_path)
     assert tuple(sizes) == KINDS
     assert {kind: size for kind, size in sizes.items() if size} == {"deltas": 7, "other files": 2}
+
+
+def test_what_is_cut_from_time_to_time_does_not_grow():
+    at = list(range(1000, 13000, 1000))
+    found, verdict = growth(at, [1.0, 2.0, 3.0] * 4)
+    assert verdict in ("level", "up and down, no higher than before")
+    _, verdict = growth(at, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] * 2)
+    assert found.level == pytest.approx(2.0)
+    assert verdict == "up and down, no higher than before"
+
+
+def test_growth_is_judged_by_its_limit_where_there_is_one():
+    at, values = [1, 2, 3, 4, 5, 6], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert growth(at, values)[1] == "grows"
+    assert growth(at, values, limit=10)[1] == "grows towards its limit of 10 B"
+    assert growth(at, values, limit=5)[1] == "grows BEYOND its limit of 5 B"
+
+
+def test_tapes_may_grow_to_what_is_kept_and_nothing_else_may():
+    assert limit_of("run.db", 1, 2) == 8 << 20
+    assert limit_of("learners' tapes", 1, 2) == 16 << 20
+    assert limit_of("deltas", 1, 2) is None

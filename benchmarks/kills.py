@@ -1,0 +1,173 @@
+"""What ten kills cost the model: the same tokens with and without them, seed by seed.
+
+    python benchmarks/kills.py [--seeds 0 1 2] [--steps 600] [--kills 10] [--json] [--record]
+
+`atoll train` runs a fleet of real processes on this machine, once undisturbed and once with kill -9 at
+planned shares of the budget: eight times a learner, twice the syncer. A killed learner stays dead for six
+seconds; the syncer is started again at once. The budget is in merged tokens, so that both runs learn from as
+many. Compared: the held-out loss at the end, as a paired difference per seed.
+
+For every life of a learner after its first: its own steps from its admission until an offer of its own was
+merged, in units of H (healing comes before the first of them, so the ticks of the run are printed too), and
+where its optimizer state came from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from figures import markdown, paired
+from hardware import hardware, median_and_spread, write_record
+from returns import Return, plan, returns_of
+
+from atoll.recipes import Recipe, load_recipe
+from atoll.runtime.processes import learner_names
+
+AIM_PERCENT, AIM_CYCLES = 1.0, 1.5
+LONGEST_S = 1200.0
+
+
+def train(run_dir: Path, recipe: Recipe, options: argparse.Namespace, kills: Sequence[str]) -> dict[str, Any]:
+    """One run: its summary as JSON."""
+    preset = recipe.preset
+    tokens = options.steps * options.learners * preset.batch_size * max(1, preset.window)
+    command = [sys.executable, "-m", "atoll", "train", recipe.name, "--json", "--run-dir", str(run_dir)]
+    command += ["--learners", str(options.learners), "--seed", str(recipe.seed)]
+    command += ["--set", "budget.ticks=0", "--set", f"budget.tokens={tokens}"]
+    command += [part for kill in kills for part in ("--kill", kill)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    if not done.stdout.strip():
+        sys.exit(f"atoll train ended with {done.returncode}: {done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def pair(recipe: Recipe, options: argparse.Namespace) -> dict[str, Any]:
+    """A run without kills and one with them."""
+    kills = plan(options.kills, learner_names(options.learners), recipe.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        calm = train(Path(folder) / "calm", recipe, options, [])
+        killed = train(Path(folder) / "killed", recipe, options, kills)
+        returns = returns_of(Path(folder) / "killed")
+    return {
+        "seed": recipe.seed,
+        "planned": kills,
+        "kills": [kill["event"] for kill in killed["kills"]],
+        "returns": returns,
+        **{f"calm_{key}": value for key, value in figures_of(calm).items()},
+        **{f"killed_{key}": value for key, value in figures_of(killed).items()},
+    }
+
+
+def figures_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run."""
+    kept = ("merged_tokens", "merges", "learner_steps", "goodput", "participation", "violations", "wall_s")
+    return {"loss": answer["heldout_loss"]["end"], **{key: answer[key] for key in kept}}
+
+
+def losses_table(pairs: Sequence[dict[str, Any]]) -> str:
+    """A row per seed, and what follows from all of them."""
+    titles = [
+        "seed",
+        "kills",
+        "loss without",
+        "with kills",
+        "difference",
+        "merged tokens",
+        "goodput",
+        "violations",
+    ]
+    rows = []
+    for one in pairs:
+        percent = 100 * (one["killed_loss"] / one["calm_loss"] - 1)
+        tokens = f"{one['calm_merged_tokens']:,} / {one['killed_merged_tokens']:,}"
+        goodput = f"{one['calm_goodput']:.2f} / {one['killed_goodput']:.2f}"
+        broken = f"{one['calm_violations']} / {one['killed_violations']}"
+        losses = [f"{one['calm_loss']:.4f}", f"{one['killed_loss']:.4f}", f"{percent:+.2f} %"]
+        rows.append([one["seed"], len(one["kills"]), *losses, tokens, goodput, broken])
+    found = paired([one["killed_loss"] for one in pairs], [one["calm_loss"] for one in pairs])
+    words = f"kills change the held-out loss by {found.mean:+.2f} % in the mean of {len(pairs)}"
+    if len(pairs) > 1:
+        words += f" (95 % interval {found.low:+.2f} to {found.high:+.2f} %)"
+    return f"{markdown(titles, rows)}\n\n{words}; aim {AIM_PERCENT:g} %: {found.within(AIM_PERCENT)}"
+
+
+def returns_table(pairs: Sequence[dict[str, Any]], interval: int) -> str:
+    """A row per return, and what follows from all of them."""
+    titles = ["seed", "learner", "life", "own steps / H", "ticks of the run / H", "optimizer state"]
+    lives: list[tuple[int, Return]] = [(one["seed"], life) for one in pairs for life in one["returns"]]
+    rows = []
+    for seed, life in lives:
+        took = [cycles(life.steps, interval), cycles(life.ticks, interval)]
+        rows.append([seed, life.name, life.incarnation, *took, life.moments])
+    steps = [life.steps / interval for _, life in lives if life.steps is not None]
+    own = sum(life.moments == "own" for _, life in lives)
+    words = "nobody came back"
+    if steps:
+        median, low, high = median_and_spread(steps)
+        late = sum(value > AIM_CYCLES for value in steps)
+        words = (
+            f"own steps until an offer was merged, in units of H = {interval}: median {median:.2f}, "
+            f"from {low:.2f} to {high:.2f}; aim {AIM_CYCLES:g}: {late} of {len(steps)} took longer; "
+            f"{len(lives) - len(steps)} lives ended before; "
+            f"optimizer state from the own disk: {own} of {len(lives)}"
+        )
+    return f"{markdown(titles, rows)}\n\n{words}"
+
+
+def cycles(steps: int | None, interval: int) -> str:
+    """Steps in units of H."""
+    return "none merged" if steps is None else f"{steps / interval:.2f}"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--steps", type=int, default=600, help="budget: the tokens of so many steps of every learner"
+    )
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--recipe", default="gemma")
+    parser.add_argument("--learners", type=int, default=4)
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument("--record", action="store_true", help="keep table and JSON in benchmarks/records/")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    print(f"measured, load {load:.2f};", ", ".join(f"{k} {v}" for k, v in hardware().items()))
+    pairs = []
+    for seed in options.seeds:
+        recipe = load_recipe(options.recipe, "tiny", seed=seed)
+        pairs.append(one := pair(recipe, options))
+        print(f"seed {seed}: {one['calm_loss']:.4f} without, {one['killed_loss']:.4f} with kills", flush=True)
+    interval = int(recipe.tables["sync"]["interval_steps"])
+    tables = f"{losses_table(pairs)}\n\n{returns_table(pairs, interval)}"
+    print(f"\n{options.recipe} tiny, {options.learners} learners\n\n{tables}")
+    for one in pairs:
+        one["returns"] = [asdict(life) for life in one["returns"]]
+    whole = {"hardware": hardware(), "load": load, "options": vars(options), "pairs": pairs}
+    if options.record:
+        path = write_record("Ten kills against none, at the same tokens", tables, load)
+        path.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
+        print(f"kept in {path}, and as JSON beside it")
+    if options.json:
+        print(json.dumps(whole))
+    if any(one["calm_violations"] or one["killed_violations"] for one in pairs):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
