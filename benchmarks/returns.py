@@ -41,7 +41,8 @@ def plan(num_kills: int, names: Sequence[str], seed: int) -> list[str]:
 
     Nobody is killed a second time before all others were killed once.
     """
-    source, waiting = random.Random(seed), []
+    source = random.Random(seed)
+    waiting: list[str] = []
     num_syncer = num_kills // KILLS_PER_SYNCER_KILL
     syncer_at = {(k + 1) * num_kills // (num_syncer + 1) for k in range(num_syncer)}
     kills = []
