@@ -205,7 +205,9 @@ def run(guards: str, offers: str, seed: int, num_ticks: int, texts: tuple[Tensor
         with atoll.Syncer(config(guards, num_ticks), run_dir) as syncer:
             spoiler = train(syncer.url, offers, seed, texts[0])
             status, weights = syncer.status(), syncer.weights()
-            quarantines = syncer._shell.machine.strikes.num_times  # the status has the newest notes only
+            machine = syncer._shell.machine  # the status has the newest notes only
+            assert machine is not None
+            quarantines = machine.strikes.num_times
         last = f"learner-{NUM_LEARNERS - 1}"
         spoiled, merged = count_merged(run_dir, last, spoiler.digests) if spoiler else (0, 0)
     model = Gpt(WIDTH, LAYERS)

@@ -32,6 +32,7 @@ from figures import markdown, paired
 from hardware import hardware, median_and_spread, write_record
 from returns import Return, plan, returns_of
 
+from atoll.config import RunConfig
 from atoll.recipes import Recipe, load_recipe
 from atoll.runtime.processes import learner_names
 
@@ -153,7 +154,7 @@ def main() -> None:
         recipe = load_recipe(options.recipe, "tiny", seed=seed)
         pairs.append(one := pair(recipe, options))
         print(f"seed {seed}: {one['calm_loss']:.4f} without, {one['killed_loss']:.4f} with kills", flush=True)
-    interval = int(recipe.tables["sync"]["interval_steps"])
+    interval = RunConfig.from_tables(recipe.tables).sync.interval_steps
     tables = f"{losses_table(pairs)}\n\n{returns_table(pairs, interval)}"
     print(f"\n{options.recipe} tiny, {options.learners} learners\n\n{tables}")
     for one in pairs:

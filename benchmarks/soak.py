@@ -137,7 +137,8 @@ def measure(merges: int, began_s: float, run_dir: Path, started: Sequence[Child]
 
 def soak(run_dir: Path, started: Sequence[Child], num_merges: int) -> list[Sample]:
     """Follow a run to so many merges, then end it."""
-    began_s, samples = time.monotonic(), []
+    began_s = time.monotonic()
+    samples: list[Sample] = []
     every = max(1, num_merges // NUM_SAMPLES)
     token = (run_dir / "tokens" / "admin.token").read_text().strip()
     with StatusClient((run_dir / "url").read_text().strip(), token) as client:
@@ -201,13 +202,13 @@ def rows_of(samples: Sequence[Sample], keep_mb: int) -> list[list[str]]:
         values = [sample.figures[name] for sample in samples]
         found, verdict = growth(at, values, limit_of(name, keep_mb, NUM_LEARNERS))
         if name.endswith("open files"):
-            seen, slope = values, f"{found.slope:+.2f} ± {found.error:.2f}"
+            seen, slope = [f"{v:g}" for v in values], f"{found.slope:+.2f} ± {found.error:.2f}"
         else:
             seen, slope = [sized(v) for v in values], f"{sized(found.slope)} ± {sized(found.error)}"
         highest = [
             max(range(low, high), key=values.__getitem__) for low, high in ((0, half), (half, len(at)))
         ]
-        rows.append([name, *(str(seen[index]) for index in (0, *highest)), slope, verdict])
+        rows.append([name, *(seen[index] for index in (0, *highest)), slope, verdict])
     return rows
 
 
