@@ -24,6 +24,7 @@ from atoll.runtime.replay import replay_run
 from atoll.runtime.store import read_run
 from atoll.runtime.store.files import Files
 from atoll.runtime.verdict import check_run
+from atoll.tape.entries import Entry, Stored
 from tests.integration.conditions import wait_until
 from tests.integration.programs import Task, config, model
 from tests.integration.test_healing import Trainee, row
@@ -253,12 +254,27 @@ def test_a_disk_that_has_no_room_for_a_snapshot_costs_the_snapshot_and_no_merge(
     check_nothing_is_lost(run_dir, before)
 
 
+def note_what_is_taped(syncer: atoll.Syncer) -> list[Entry]:
+    """The lines that are given to be written from now on."""
+    shell, taken = syncer._shell, list[Entry]()
+    take = shell.take_lines
+
+    def take_and_note() -> list[Entry]:
+        lines = take()
+        taken.extend(lines)
+        return lines
+
+    shell.take_lines = take_and_note  # type: ignore[method-assign]
+    return taken
+
+
 def test_lines_of_the_tape_that_the_disk_refuses_are_written_when_it_takes_them(tmp_path, failing):
     """Nobody trains, so no commit takes the lines along."""
     run_dir = tmp_path / "reef"
     with atoll.Syncer(settings(), run_dir) as syncer:
         learner = atoll.join(syncer.url, model=model(), name="ada", state_dir=run_dir / "learners" / "ada")
         wait_until(lambda: syncer.status()["state"] == "training")  # the seed is durable
+        taken = note_what_is_taped(syncer)
         failing.which = lambda operation, path: operation == "commit"
         wait_until(lambda: syncer.status()["problems"])
         assert syncer.status()["state"] == "training"
@@ -266,6 +282,8 @@ def test_lines_of_the_tape_that_the_disk_refuses_are_written_when_it_takes_them(
         failing.nothing()
         wait_until(lambda: not syncer.status()["problems"])
         learner.leave()
+    events = [entry for entry in read_run(run_dir).entries() if not isinstance(entry.item, Stored)]
+    assert events[-len(taken) :] == taken, "every line, in its order"
     verdict = check_run(run_dir)
     assert (verdict.violations, verdict.replay) == ([], [])
 
