@@ -1,6 +1,6 @@
 """What one learner of eight does to the model when it sends NaN, numbers times 1e6, flipped signs or zeros.
 
-    python benchmarks/bad_numbers.py [--seeds 0 1] [--steps 240] [--only nan flip] [--json] [--record]
+    python benchmarks/bad_numbers.py [--seeds 0 1] [--steps 240] [--since 0.25] [--only nan flip] [--record]
 
 A real syncer and eight learners, all in this process and stepped in turn, on the small byte-level model and
 the text of `parity.py`. From a quarter of the run on, what the last of them sends is spoiled: its own
@@ -8,6 +8,9 @@ training stays honest, the delta is changed just before it is encoded. Against t
 held-out loss at the end, offers rejected, quarantines, and how many spoiled offers were merged. That is
 counted exactly: a spoiled body is known by its digest, the tape says in which round it came, the record of
 the round who was merged.
+
+The norm gate judges a fragment once eight offers on it were merged. With `--since 0`, or in runs so short
+that a quarter of them is less than that, numbers times 1e6 get in, and the benchmark says so.
 
 Three settings of the guards: their defaults; all off (`norm_gate` and `strikes` 0: only what is not finite
 is still rejected); and `on_large = "clip"` with `max_share = 0.2`. The honest run is done twice per seed:
@@ -52,10 +55,12 @@ NUM_LEARNERS = 8
 NUM_FRAGMENTS, INTERVAL = 6, 12
 QUORUM = 4
 """Rounds with fewer say little, and one that lacks the spoiled offer must still merge."""
-FROM_PROGRESS = 0.25
 WIDTH, LAYERS, WINDOWS, RATE = 32, 1, 8, 3e-3
 """Of the model, of a step, of AdamW."""
 LONGEST_S = 900.0
+
+Texts = tuple[Tensor, Tensor]
+"""To train on, and held out."""
 
 SPOILED: Mapping[str, Callable[[Tensor], Tensor]] = {
     "NaN": lambda delta: torch.full_like(delta, math.nan),
@@ -179,12 +184,12 @@ class Trainee:
         self.learner.step(tokens=WINDOWS * CONTEXT, loss=loss)
 
 
-def train(url: str, offers: str, seed: int, text: Tensor) -> Spoiler | None:
+def train(url: str, offers: str, seed: int, since: float, text: Tensor) -> Spoiler | None:
     """Eight learners, one step each in turn, until the run is over."""
     crew = [Trainee(url, seed, index, text) for index in range(NUM_LEARNERS)]
     last, spoiler = crew[-1].learner, None
     if offers in SPOILED:
-        spoiler = Spoiler(SPOILED[offers], lambda: last.progress >= FROM_PROGRESS)
+        spoiler = Spoiler(SPOILED[offers], lambda: last.progress >= since)
         spoiler.attach(last.shell.replica)
     deadline_s = time.monotonic() + LONGEST_S
     while not all(trainee.learner.finished for trainee in crew):
@@ -197,13 +202,13 @@ def train(url: str, offers: str, seed: int, text: Tensor) -> Spoiler | None:
     return spoiler
 
 
-def run(guards: str, offers: str, seed: int, num_ticks: int, texts: tuple[Tensor, Tensor]) -> Result:
+def run(guards: str, offers: str, seed: int, options: argparse.Namespace, texts: Texts) -> Result:
     """One run from its first learner to its held-out loss."""
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "bad-numbers"
-        with atoll.Syncer(config(guards, num_ticks), run_dir) as syncer:
-            spoiler = train(syncer.url, offers, seed, texts[0])
+        with atoll.Syncer(config(guards, options.steps), run_dir) as syncer:
+            spoiler = train(syncer.url, offers, seed, options.since, texts[0])
             status, weights = syncer.status(), syncer.weights()
             machine = syncer._shell.machine  # the status has the newest notes only
             assert machine is not None
@@ -281,6 +286,9 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--steps", type=int, default=240, help="budget in ticks")
+    parser.add_argument(
+        "--since", type=float, default=0.25, help="share of the run before it sends bad numbers"
+    )
     parser.add_argument("--only", nargs="+", default=[], help="words of the kinds to try: nan 1e6 flip zero")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--record", action="store_true", help="keep table and JSON in benchmarks/records/")
@@ -292,7 +300,7 @@ def main() -> None:
     results, texts = [], corpus()
     for seed in options.seeds:
         for guards, offers in plan(options.only):
-            results.append(result := run(guards, offers, seed, options.steps, texts))
+            results.append(result := run(guards, offers, seed, options, texts))
             told = f"{listed([result.loss])} in {result.seconds:.0f} s"
             print(f"seed {seed}, guards {guards}, {offers}: {told}", flush=True)
     table, wrong = table_of(results), broken(results)
@@ -304,6 +312,7 @@ def main() -> None:
         "hardware": hardware(),
         "load": load,
         "steps": options.steps,
+        "since": options.since,
         "runs": [asdict(result) for result in results],
         "broken": wrong,
     }

@@ -224,6 +224,7 @@ def table_of(result: dict[str, Any]) -> str:
         "",
         markdown(titles, rows_of(samples, result["keep_mb"])),
         "",
+        f"metrics grow with time, here by {last.figures['metrics'] / last.at_s / 1024:.1f} KiB a second",
     ]
     for command, found in result["checks"].items():
         ok = "ok" if found["ok"] else f"NOT ok: {'; '.join(found['problems'][:3])}"
