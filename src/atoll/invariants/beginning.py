@@ -33,12 +33,13 @@ def image(checker: Checker, actor: str, item: Image) -> None:
     else:
         _take_state(checker, machine)
         _take_rounds(checker, machine)
+        checker.door.take(machine, checker.now_ns)
 
 
 def _take_state(checker: Checker, machine: SyncerMachine) -> None:
     """What is stored, as the machine knows it."""
     desk, state = machine.desk, machine.desk.state
-    checker.epoch, checker.t = state.epoch, desk.schedule.t
+    checker.epoch, checker.t, checker.stored_t = state.epoch, desk.schedule.t, state.t
     checker.is_open = not machine.drain_reason and not state.finished
     checker.has_finished = state.finished
     checker.calm_since_ns = checker.now_ns

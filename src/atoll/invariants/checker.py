@@ -12,8 +12,9 @@ from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core import records as rec
 from atoll.core.params import RunParams
-from atoll.invariants import beginning, learners, restarts
+from atoll.invariants import beginning, door, learners, restarts
 from atoll.invariants.books import NO_INTERVALS, Chain, Commit, Intervals, Violation
+from atoll.invariants.door import Door
 from atoll.invariants.liveness import NEVER, Liveness
 from atoll.tape.entries import SYNCER, Content, Entry, Image, Milestone, Stored, Truth
 
@@ -60,6 +61,13 @@ class Checker:
     """Fragment -> whether the values of its last merge are finite."""
     truths: dict[tuple[int, int], tuple[Content, ...]] = field(default_factory=dict)
     liveness: Liveness = field(init=False)
+    door: Door = field(default_factory=Door)
+    known_epochs: dict[str, int] = field(default_factory=dict)
+    """Actor -> the epoch of its newest report."""
+    rewound: dict[str, int] = field(default_factory=dict)
+    """Actor -> the tick at which its clock must stand in its next report."""
+    stored_t: int = 0
+    """The tick of the newest record."""
     calm_since_ns: int = 0
     """Start of the time in which only I10's own reasons excuse a missing merge."""
     is_open: bool = True
@@ -115,16 +123,19 @@ class Checker:
                     lambda: f"{record.name}: incarnation {record.incarnation} admitted after {known}",
                 )
                 self.incarnations[record.name] = record.incarnation
+                self.door.admitted(record, self.now_ns)
             case rec.EpochRecord():
                 self.expect(
                     "I4", record.epoch == self.epoch + 1, lambda: f"epoch {record.epoch} after {self.epoch}"
                 )
                 self.epoch = record.epoch
                 self.liveness.restart()
+                self.door = Door(shards=self.door.shards, active_ns=self.now_ns)
                 for back in record.rollbacks:
                     restarts.roll_back(self, back, "operator" if record.t >= 0 else "tape")
                 if record.t >= 0:
                     self.t, self.is_open, self.has_finished = record.t, True, False
+                    self.stored_t = record.t
                 self.served = [chain.last.version for chain in self.versions]
             case rec.SeedRecord():
                 self.expect("I1", not self.versions, lambda: "the run was seeded twice")
@@ -135,11 +146,13 @@ class Checker:
             case rec.FinishRecord():
                 self.is_open = False
                 self.has_finished = True
+                self.stored_t = max(self.stored_t, record.t)
 
     def _round(self, record: rec.RoundRecord) -> None:
         p, parts = record.fragment, record.contributors
         chain = self.versions[p]
         self.calm_since_ns = self.now_ns
+        self.stored_t = max(self.stored_t, record.t)
         if self.healed_ns >= 0:
             self.merged_since_heal.add(p)
         self.expect(
@@ -202,6 +215,7 @@ class Checker:
             lambda: f"{who}: weight {part.weight} for {tokens} tokens in {part.steps} steps",
         )
         self._heard(record, part, who)
+        door.contributed(self, record, part.name)
         if truth is not None:
             self._compare_truth(record, part, truth, who)
 
@@ -256,6 +270,7 @@ class Checker:
 
     def _send(self, actor: str, item: do.Send) -> None:
         message = item.message
+        door.sent(self, item)
         if isinstance(message, msg.Publish):
             p, version = message.fragment, message.version
             commit = self.versions[p].at(version) if self.versions else None
@@ -268,9 +283,12 @@ class Checker:
     def _received(self, actor: str, event: ev.Received) -> None:
         message = event.message
         if actor != SYNCER:
+            if isinstance(message, msg.Welcome):
+                learners.welcomed(self, actor, message)
             return
         self._turn()
         self.liveness.hear(message, self.now_ns)
+        door.heard(self, message)
         if isinstance(message, msg.Report):
             self._report(message)
         elif isinstance(message, msg.Header) and message.epoch == self.epoch:
@@ -324,6 +342,8 @@ class Checker:
     def _store_answered(self, actor: str, event: ev.Committed | ev.DeltaPut) -> None:
         if not event.ok:
             self.calm_since_ns = self.now_ns
+        elif isinstance(event, ev.Committed) and not self.door.is_active:
+            self.door.is_active, self.door.active_ns = True, self.now_ns
         elif isinstance(event, ev.Committed) and event.ticket in self.in_flight:
             self.stored(actor, Stored(self.in_flight[event.ticket], True))
 
@@ -360,6 +380,7 @@ class Checker:
         self.expect("I12", not inside, lambda: f"fragment {p} fired for tick {item.due} inside {inside}")
 
     def _note(self, actor: str, item: do.Note) -> None:
+        door.noted(self, actor, item)
         if item.kind in ("closed", "cancelled"):
             if "passed the gates" in item.reason:  # a quorum of offers that are rejected is none
                 self.calm_since_ns = self.now_ns
@@ -413,6 +434,8 @@ _HANDLERS: dict[type, Callable[[Checker, str, Any], None]] = {
     do.Install: Checker._install,
     do.Ticked: Checker._ticked,
     do.Opened: Checker._opened,
+    do.Inspect: door.inspecting,
+    do.Commit: door.committing,
     do.Note: Checker._note,
     do.Tell: learners.told,
     do.Settle: learners.settled,

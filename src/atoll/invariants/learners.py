@@ -16,7 +16,7 @@ from atoll.invariants.books import NO_INTERVALS, Intervals, Violation
 if TYPE_CHECKING:
     from atoll.invariants.checker import Checker
 
-__all__ = ["BEFORE", "settled", "started", "told"]
+__all__ = ["BEFORE", "settled", "started", "told", "welcomed"]
 
 BEFORE = "before"
 """The label of tokens that were merged, or had another fate, before the tape begins."""
@@ -28,10 +28,21 @@ def started(checker: Checker, actor: str, event: ev.Started) -> None:
 
 
 def told(checker: Checker, actor: str, item: do.Tell) -> None:
-    """Its reports say which incarnation it is."""
+    """Its reports say which incarnation it is; and, after a way back, that its clock went back too."""
     message = item.message
     if isinstance(message, msg.Report):
         checker.owners[actor] = (message.name, message.incarnation)
+        checker.known_epochs[actor] = message.epoch
+        t = checker.rewound.pop(actor, message.clock)
+        checker.expect(
+            "I12", message.clock == t, lambda: f"{actor}: clock {message.clock} after a way back to {t}"
+        )
+
+
+def welcomed(checker: Checker, actor: str, welcome: msg.Welcome) -> None:
+    """A learner hears of a way back, unless the welcome is not its own: then it says nothing."""
+    if checker.known_epochs.get(actor, welcome.epoch) < min(welcome.rewound, welcome.epoch):
+        checker.rewound[actor] = welcome.t
 
 
 def settled(checker: Checker, actor: str, item: do.Settle) -> None:

@@ -77,6 +77,9 @@ def _compare(checker: Checker, state: rec.StoredState) -> None:
     found = {member.name: member.incarnation for member in state.members.values()}
     stored = checker.incarnations
     checker.expect("I9", found == stored, lambda: f"members {found} found, {stored} stored")
+    if checker.params.durability == "merge":
+        t = checker.stored_t
+        checker.expect("I9", state.t == t, lambda: f"tick {state.t} found, {t} stored")
     epoch = checker.epoch
     checker.expect("I9", state.epoch == epoch, lambda: f"epoch {state.epoch} found, {epoch} stored")
     for (name, p), held in state.contributions.items():

@@ -3,7 +3,8 @@
 A write takes time. A record is in the store from its commit point on (`Stored` on the tape); if
 the process dies before that instant, it never was. Unless a write asked for sync, a crash of the machine
 may lose it: records from the end of the log backwards, files each for itself, whole or torn.
-Files carry their content's digest as it is read back, so a torn one is told from a good one.
+Files carry their content's digest as it is read back, so a torn one is told from a good one. No delta is
+ever deleted, so an operator may go back to any tick whose versions can be rebuilt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll.core.records import Record, RoundRecord, SeedRecord, StoredState, recover
+from atoll.core.records import (
+    EpochRecord,
+    Record,
+    Rollback,
+    RoundRecord,
+    SeedRecord,
+    StoredState,
+    fold,
+    history,
+    recover,
+)
 
 __all__ = ["Damage", "Disk", "File"]
 
@@ -133,6 +144,34 @@ class Disk:
         elif file.digest in self.files:
             file.synced = True
 
+    def go_back(self, t: int) -> EpochRecord | None:
+        """An operator goes back to a tick. None, and nothing is changed, if it cannot be rebuilt."""
+        state, chains = fold(self.records), history(self.records)
+        if self.is_full or self.fails_commits or not state.fragments or not 0 <= t < state.t:
+            return None
+        versions = [
+            sum(1 for record in chains.get(p, ()) if record.t <= t) for p in range(len(state.fragments))
+        ]
+        if self.snapshot is not None and any(v < w for v, w in zip(versions, self.snapshot[1], strict=True)):
+            kept = [record for p, chain in chains.items() for record in chain[: versions[p]]]
+            if not all(self._has_delta(record) for record in kept):
+                return None
+            self.snapshot = None
+        elif not all(
+            self.is_readable(record) for p, chain in chains.items() for record in chain[: versions[p]]
+        ):
+            return None
+        backs = [self._rollback(p, chain, versions[p]) for p, chain in sorted(chains.items())]
+        real = tuple(back for back in backs if back.to_version < back.from_version)
+        self.commit(record := EpochRecord(state.epoch + 1, real, t), sync=True)
+        return record
+
+    def _rollback(self, p: int, chain: list[RoundRecord], version: int) -> Rollback:
+        seeds = next(record.digests for record in self.records if isinstance(record, SeedRecord))
+        digests = ["", seeds[p], *(record.digest for record in chain)]
+        voided = tuple(part for record in chain[version:] for part in record.contributors)
+        return Rollback(p, len(chain), version, digests[version + 1], digests[version], voided)
+
     def load(self) -> StoredState:
         """Read the directory back; damage shows as rollbacks and problems."""
         return recover(self.records, self.is_readable)
@@ -141,6 +180,9 @@ class Disk:
         """Whether a version can be rebuilt: its delta is good, or a snapshot lies after it."""
         if self.snapshot is not None and record.version <= self.snapshot[1][record.fragment]:
             return True
+        return self._has_delta(record)
+
+    def _has_delta(self, record: RoundRecord) -> bool:
         file = self.files.get(record.delta_digest)
         return file is not None and file.is_intact
 

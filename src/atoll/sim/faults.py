@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from atoll.core.round import Phase
 from atoll.core.syncer import SyncerMachine
 
-__all__ = ["KINDS", "PHASES", "PlannedFault", "draw_plan", "phases_of"]
+__all__ = ["KINDS", "PHASES", "PlannedFault", "draw_extra", "draw_plan", "phases_of"]
 
 NETWORK_KINDS = ("partition", "one-way", "loss", "duplication", "reordering", "corruption", "thin-link")
 LEARNER_KINDS = (
@@ -28,7 +28,8 @@ LEARNER_KINDS = (
 )
 SYNCER_KINDS = ("syncer-crash", "syncer-pause")
 DISK_KINDS = ("lost-write", "torn-write", "disk-full", "log-failure", "slow-disk")
-KINDS = (*LEARNER_KINDS, *SYNCER_KINDS, *NETWORK_KINDS, *DISK_KINDS)
+WEATHER = (*LEARNER_KINDS, *SYNCER_KINDS, *NETWORK_KINDS, *DISK_KINDS)
+KINDS = (*WEATHER, "rollback")
 
 PHASES = (
     "boot",
@@ -71,7 +72,7 @@ def draw_plan(
 ) -> list[PlannedFault]:
     """Faults over a span of time."""
     share = rng.choice((0.25, 0.5, 0.75, 1.0))
-    kinds = [kind for kind in KINDS if rng.random() < share] or [rng.choice(KINDS)]
+    kinds = [kind for kind in WEATHER if rng.random() < share] or [rng.choice(WEATHER)]
     weights = [WEIGHTS.get(kind, 1.0) for kind in kinds]
     phases = [p for p in PHASES if with_drain or p != "drain"]
     plan = []
@@ -93,6 +94,20 @@ def draw_plan(
             )
         )
     return sorted(plan, key=lambda fault: (fault.at_ns, fault.number))
+
+
+def draw_extra(
+    rng: random.Random, first: int, span_ns: tuple[int, int], step_ns: int, *, poisoned: bool
+) -> list[PlannedFault]:
+    """What comes on top of the weather: an operator who goes back, learners that stay bad for long."""
+    kinds = ["rollback"] * rng.choice((0, 0, 0, 1, 2)) + ["poison"] * (rng.randint(3, 6) if poisoned else 0)
+    extra = []
+    for number, kind in enumerate(kinds, first):
+        end_ns = span_ns[1] * 3 // 2 if kind == "rollback" else span_ns[1]  # perhaps after the end of the run
+        at_ns, target = rng.randint(span_ns[0], end_ns), rng.randrange(1 << 16)
+        duration_ns = int(step_ns * rng.uniform(2, 20))
+        extra.append(PlannedFault(number, kind, at_ns, "", target, duration_ns, rng.random(), -1))
+    return extra
 
 
 def phases_of(syncer: SyncerMachine | None, now_ns: int) -> list[str]:

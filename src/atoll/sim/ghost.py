@@ -49,6 +49,7 @@ class LearnerModel(Protocol):
     def unstage(self, p: int) -> None: ...
     def adopt(self, p: int, *, merged: bool, unresolved: bool, reset: bool) -> None: ...
     def drop(self, p: int, *, merged: bool) -> None: ...
+    def rewind(self, p: int) -> None: ...
 
 
 class SyncerModel(Protocol):
@@ -139,6 +140,10 @@ class GhostLearner:
     def drop(self, p: int, *, merged: bool) -> None:
         """The offer is settled."""
         self.parts[p].shot = None
+
+    def rewind(self, p: int) -> None:
+        """Give up what was trained since the base."""
+        self.parts[p].start = self.tokens
 
 
 @dataclass(slots=True)

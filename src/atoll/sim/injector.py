@@ -6,10 +6,11 @@ import random
 from typing import TYPE_CHECKING
 
 from atoll.core.events import LeaveRequested
+from atoll.core.records import fold
 from atoll.sim.faults import NETWORK_KINDS, PlannedFault
 from atoll.sim.network import DOWN, UP, Direction, Trouble
 from atoll.sim.process import LearnerProcess, SyncerProcess
-from atoll.tape.entries import Fault
+from atoll.tape.entries import SYNCER, Fault, Stored
 
 if TYPE_CHECKING:
     from atoll.sim.world import World
@@ -62,7 +63,7 @@ class Injector:
         cell = (fault.kind, phase)
         if fault.kind in NETWORK_KINDS:
             self._trouble(fault, cell)
-        elif fault.kind in ("syncer-crash", "lost-write", "torn-write"):
+        elif fault.kind in ("syncer-crash", "lost-write", "torn-write", "rollback"):
             self._crash_syncer(fault, cell)
         elif fault.kind == "syncer-pause":
             self._pause(self.world.syncer, fault, cell)
@@ -187,12 +188,27 @@ class Injector:
             detail = f"{damage.num_records_lost} records lost, {damage.num_files_torn} files torn"
             self._say(fault, "syncer", detail)
             self.syncer_is_down = True
+            if fault.kind == "rollback":
+                self.world.engine.after(fault.duration_ns // 2, self._roll_back, fault, cell)
             self.world.engine.after(fault.duration_ns, self._boot_syncer)
 
         if fault.fuse >= 0:
             syncer.fuse, syncer.on_fuse = fault.fuse, crash
         else:
             crash()
+
+    def _roll_back(self, fault: PlannedFault, cell: tuple[str, str]) -> None:
+        """An operator, while the syncer is down: back by at most two cycles of the fragments."""
+        world = self.world
+        if not self.syncer_is_down:
+            return
+        now_t = fold(world.disk.records).t
+        reach = 1 + int(2 * fault.strength * world.scenario.params.interval_steps)
+        record = world.disk.go_back(max(0, now_t - reach))
+        if record is not None:
+            self._say(fault, "syncer", f"from tick {now_t} to {record.t}")
+            world.struck[cell] += 1
+            world.tape.add(world.engine.now_ns, SYNCER, Stored(record, True))
 
     def _boot_syncer(self) -> None:
         if self.syncer_is_down:

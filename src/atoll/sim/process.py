@@ -22,6 +22,7 @@ from atoll.core.syncer import SyncerMachine
 from atoll.sim.disk import Damage, Disk
 from atoll.sim.engine import Engine
 from atoll.sim.ghost import LearnerModel, SyncerModel
+from atoll.sim.moments import SimulatedMoments
 from atoll.sim.network import UP, Network
 from atoll.tape.entries import SYNCER, Stored, Truth
 from atoll.tape.tape import Tape
@@ -169,11 +170,14 @@ class LearnerProcess(Process):
             do.Hold: self._hold,
             do.Release: self._release,
         }
+        self.moments = SimulatedMoments(self)
         self.payload: Any = None
 
-    def start(self) -> None:
+    def start(self, *, is_back: bool = False) -> None:
         """Begin to live and to step."""
         self.handle(ev.Started(self.engine.now_ns, self.name, self.key, self.life))
+        if is_back:
+            self.moments.come_back(wants=self.params.donates and self.rng.random() < 0.75)
         self._schedule_step()
 
     def _schedule_step(self) -> None:
@@ -188,6 +192,8 @@ class LearnerProcess(Process):
         self.model.step(self.batch)
         self.handle(ev.Stepped(self.engine.now_ns, self.batch, duration_ns, self.held_ns))
         self.held_ns = 0
+        if self.is_alive:
+            self.moments.boundary()
         if self.is_alive and not self.is_held:
             self._schedule_step()
 
@@ -214,6 +220,8 @@ class LearnerProcess(Process):
         self._arrive(self._read_bulk, (message, payload))
 
     def _read_bulk(self, message: Any, payload: Any) -> None:
+        if isinstance(message, msg.Moments) and payload is None:
+            return
         self.payload = payload
         self._read(message)
 
@@ -253,6 +261,8 @@ class LearnerProcess(Process):
             payload = self.bodies[message.fragment]
         elif isinstance(message, msg.SeedBody):
             payload = self.model.seed_payload(message.fragment)
+        elif isinstance(message, msg.Donation):
+            payload = self.moments.packed[message.fragment]
         num_bytes = getattr(message, "num_bytes", 0)
 
         def deliver(message: Any, intact: bool) -> None:
@@ -296,6 +306,8 @@ class SyncerProcess(Process):
         """By fragment, epoch, round, name, incarnation."""
         self.seeds: dict[tuple[str, int], dict[int, Any]] = {}
         self.deltas: dict[tuple[int, int], Any] = {}
+        self.passing: Any = None
+        """The content of the donation being handled."""
         self.performers |= {
             do.Send: self._send,
             do.Load: lambda c: self.call(100 * MS, self._load),
@@ -437,10 +449,12 @@ class SyncerProcess(Process):
         self._arrive(self._read_bulk, (message, intact, payload))
 
     def _read_bulk(self, message: Any, intact: bool, payload: Any) -> None:
-        if isinstance(message, msg.Body | msg.SeedBody):
+        if isinstance(message, msg.Body | msg.SeedBody | msg.Donation):
             if not intact:
                 return
-            if isinstance(message, msg.Body):
+            if isinstance(message, msg.Donation):
+                self.passing = payload
+            elif isinstance(message, msg.Body):
                 key = (message.fragment, message.epoch, message.round, message.name, message.incarnation)
                 self.bodies.setdefault(key, payload)
             else:
@@ -454,6 +468,8 @@ class SyncerProcess(Process):
         if isinstance(message, msg.Publish):
             p = message.fragment
             payload = self.model.full(p) if message.base_version == msg.FULL else self.model.update(p)
+        elif isinstance(message, msg.Moments):
+            payload = self.passing
         self.route(command, payload)
 
     def power_loss(self, *, lose: bool, tear: bool) -> Damage:

@@ -80,6 +80,10 @@ def _line(entry: Entry) -> Line | None:
             return Line(at_ns, _MILESTONES[name]) if name in _MILESTONES else None
         case ev.Booted():
             return Line(at_ns, "the syncer boots")
+        case Stored(rec.EpochRecord(epoch, rollbacks, t)) if t >= 0:
+            return Line(
+                at_ns, f"an operator goes back to tick {t}: epoch {epoch}, {len(rollbacks)} fragments"
+            )
         case Stored(rec.EpochRecord(epoch, rollbacks)):
             lost = f", having lost {len(rollbacks)} fragments' newest versions" if rollbacks else ""
             return Line(at_ns, f"the syncer is in epoch {epoch}{lost}")
@@ -99,7 +103,7 @@ def _note(at_ns: int, note: do.Note) -> Line | None:
     match note.kind:
         case "admitted":
             return Line(at_ns, f"{note.who} is admitted ({note.reason})")
-        case "lost" | "refused":
+        case "lost" | "refused" | "quarantined" | "released":
             return Line(at_ns, f"{note.who} is {note.kind}: {note.reason}")
         case "back" | "left":
             return Line(at_ns, f"{note.who} {_MOVES[note.kind]}: {note.reason}")

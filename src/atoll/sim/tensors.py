@@ -147,6 +147,11 @@ class TensorLearner:
         self.ghost.drop(p, merged=merged)
         self.replica.resolve(p, merged)
 
+    def rewind(self, p: int) -> None:
+        """Take the fragment back to its base."""
+        self.ghost.rewind(p)
+        self.replica.rewind(p)
+
 
 @dataclass(slots=True)
 class TensorSyncer:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
-from atoll.core.params import ALGORITHMS, MS, RunParams
+from atoll.core.params import ALGORITHMS, MS, ON_LARGE, RunParams
 from atoll.core.records import RoundRecord
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
-from atoll.sim.faults import PlannedFault, draw_plan, phases_of
+from atoll.sim.faults import PlannedFault, draw_extra, draw_plan, phases_of
 from atoll.sim.ghost import GhostLearner, GhostSyncer, LearnerModel, SyncerModel
 from atoll.sim.injector import Injector
 from atoll.sim.network import DOWN, Direction, Link, Network
@@ -92,10 +92,16 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         live_ns=3 * cycle + 15 * STEP_NS,
     )
     faults_until_ns = int(STEP_NS * (26 * interval / num_fragments)) + 10 * STEP_NS
+    guards = Chance(seed).branch("guards")
+    is_strict = guards.random() < 0.5
+    if is_strict:
+        params = _guarded(params, guards)
     finish_under_faults = rng.random() < 0.25
     num_faults = rng.randint(25, 55) if faults else 0
     span = (2 * STEP_NS, faults_until_ns)
     plan = draw_plan(rng, num_faults, span, STEP_NS, with_drain=finish_under_faults)
+    if faults:
+        plan += draw_extra(guards, num_faults, span, STEP_NS, poisoned=is_strict)
     return Scenario(
         seed,
         params,
@@ -108,6 +114,20 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         finish_under_faults and faults,
         tuple(plan),
         seed % 100 == 0 if tensors is None else tensors,
+    )
+
+
+def _guarded(params: RunParams, rng: random.Random) -> RunParams:
+    """A run that judges more strictly than the default, hands optimizer state on, and shards on."""
+    return replace(
+        params,
+        strikes=rng.choice((2, 2, 2, 3, 4, 6)),
+        quarantine_steps=rng.randint(4, 24),
+        on_large=rng.choice(ON_LARGE),
+        max_share=rng.choice((1.0, 1.0, 0.6, 0.3)),
+        donates=rng.random() < 0.7,
+        num_shards=rng.choice((2, 4, 8, 64)),
+        hand_on_ns=rng.randint(4, 40) * STEP_NS,
     )
 
 
@@ -245,8 +265,9 @@ class World:
         process.to_syncer = self._to_syncer
         process.syncer_listens = self._syncer_listens
         process.on_verdict = self.injector.supervise
-        self.learners.setdefault(name, []).append(process)
-        process.start()
+        lives = self.learners.setdefault(name, [])
+        lives.append(process)
+        process.start(is_back=len(lives) > 1)
         return process
 
     def _learner_model(self, rng: random.Random) -> LearnerModel:
@@ -279,7 +300,7 @@ class World:
     def _route(self, command: do.Send, payload: Any) -> None:
         message = command.message
         target = self._addressee(command)
-        num_bytes = message.num_bytes if isinstance(message, msg.Publish) else 0
+        num_bytes = message.num_bytes if isinstance(message, msg.Publish | msg.Moments) else 0
 
         def deliver(message: Any, intact: bool) -> None:
             if target is not None and target.is_alive:

@@ -161,3 +161,46 @@ def test_a_snapshot_makes_the_deltas_before_it_needless_and_the_log_durable():
     assert store.crash(HARSH, lose=True, tear=True).num_records_lost == 0
     assert not any(store.files[f"x{v}"].is_intact for v in (1, 2, 3))
     assert [(r.from_version, r.to_version) for r in store.load().rollbacks] == [(3, 2)]
+
+
+# An operator's way back
+
+
+def test_a_way_back_is_a_record_that_gives_versions_up():
+    store = disk(5, sync=True)
+    record = store.go_back(3)
+    assert record == EpochRecord(2, (Rollback(0, 5, 3, "d3", "d2", ()),), 3)
+    assert store.records[-1] == record
+    state = store.load()
+    assert (state.t, state.fragments[0].version, state.rollbacks) == (3, 3, ())
+
+
+def test_a_way_back_behind_the_snapshot_needs_every_delta_and_drops_the_snapshot():
+    store = disk(5, sync=True)
+    store.take_snapshot((4,), "content")
+    assert store.go_back(4) is not None
+    assert store.snapshot is not None
+    assert store.go_back(2) is not None
+    assert store.snapshot is None
+    assert store.load().fragments[0].version == 2
+
+
+def test_a_way_back_that_cannot_be_rebuilt_changes_nothing():
+    store = disk(5, sync=True)
+    store.take_snapshot((4,), "content")
+    store.files["x1"].torn = True
+    before = list(store.records)
+    assert store.go_back(2) is None
+    assert (store.records, store.snapshot) == (before, (len(before), (4,), "content"))
+
+
+@pytest.mark.parametrize("t", [-1, 5, 6])
+def test_there_is_no_way_back_to_where_the_run_never_was(t):
+    assert disk(5, sync=True).go_back(t) is None
+    assert Disk().go_back(0) is None
+
+
+def test_a_full_disk_takes_no_way_back():
+    store = disk(5, sync=True)
+    store.is_full = True
+    assert store.go_back(3) is None
