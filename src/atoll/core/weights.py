@@ -29,7 +29,10 @@ def capped(weights: Sequence[float], max_share: float) -> list[float]:
     above: set[int] = set()
     while True:
         rest = math.fsum(weight for index, weight in enumerate(weights) if index not in above)
-        limit = rest * max_share / (1.0 - max_share * len(above))
+        left = 1.0 - max_share * len(above)
+        if left <= 0.0:  # only by rounding, if the others weigh nothing beside those above
+            return [1.0] * len(weights)
+        limit = rest * max_share / left
         more = {i for i, weight in enumerate(weights) if i not in above and weight > limit}
         if not more:
             return [limit if index in above else weight for index, weight in enumerate(weights)]

@@ -140,6 +140,7 @@ def test_a_gate_that_clips_learns_the_clipped_norm():
         ([90.0, 90.0, 1.0, 1.0], 0.3, [1.5, 1.5, 1.0, 1.0]),
         ([1.0, 1.0, 1.0, 1.0], 0.3, [1.0, 1.0, 1.0, 1.0]),
         ([0.0, 5.0, 5.0], 0.5, [0.0, 5.0, 5.0]),
+        ([1.2e25, 1.8e22, 1e20, 23.0], 1 / 3, [1.0, 1.0, 1.0, 1.0]),
     ],
 )
 def test_nobody_has_more_than_its_share(weights, share, expected):
