@@ -60,6 +60,7 @@ class Strikes:
         desk.note("quarantined", f"{why}; not asked for {steps} steps", who=name)
         session = desk.sessions.get(name)
         if session is not None:
+            session.has_offered = False  # its next offer is judged, and its state believed, as a newcomer's
             self._tell(session, now_ns, why)
 
     def _tell(self, session: Session, now_ns: int, why: str) -> None:

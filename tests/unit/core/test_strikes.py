@@ -40,6 +40,7 @@ def test_repeated_strikes_put_a_learner_into_quarantine_and_it_is_told_to_heal_a
     reason = "3 offers were rejected, the last one because the delta is not finite"
     assert told_ == msg.Quarantined(1, 1, reason)
     assert notes(commands, "quarantined") == [f"{reason}; not asked for 100 steps"]
+    assert not hand.machine.desk.sessions["bad"].has_offered
     opened = hand.tick("bad", "a", "b", to=8)
     assert sent(opened, msg.Ask, "a")
     assert sent(opened, msg.Ask, "bad") == []
