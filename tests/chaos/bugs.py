@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from atoll.core import admission, learner, rounds
 from atoll.core import events as ev
-from atoll.core import learner, rounds
 from atoll.core import messages as msg
 from atoll.core.admission import Admission
 from atoll.core.desk import Desk
+from atoll.core.donations import Donations
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
 from atoll.core.records import EpochRecord, MemberRecord, StoredState
 from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
+from atoll.core.strikes import Strikes
 from atoll.core.syncer import SyncerMachine
 from atoll.sim import disk
 from tests.chaos import patches
@@ -78,13 +80,13 @@ BUGS: tuple[Bug, ...] = (
             (Admission, "send_fenced", patches.do_nothing),
             (Rounds, "fence", patches.do_nothing),
         ),
-        known_seed=5,
+        known_seed=7,
     ),
     Bug(
         "old-epoch-by-number",
         "an earlier epoch's offer is accepted because its round has the right number",
         ((SyncerMachine, "is_current", patches.is_current_by_number),),
-        known_seed=39,
+        known_seed=50,
     ),
     Bug(
         "merged-twice-after-late-publish",
@@ -169,13 +171,13 @@ BUGS: tuple[Bug, ...] = (
         "slow-link-starved",
         "the bodies of a learner that came back get a fixed deadline instead of their link's",
         ((Rounds, "_body_deadline_ns", patches.fixed_deadline),),
-        known_seed=18,
+        known_seed=20,
     ),
     Bug(
         "lost-publish-never-resent",
         "a version is sent to a learner once, whether it arrives or not",
         ((SyncerMachine, "_serve", patches.serve_once), (SYNCER_MESSAGES, msg.Want, patches.do_nothing)),
-        known_seed=41,
+        known_seed=14,
     ),
     Bug(
         "incarnation-not-durable",
@@ -205,7 +207,7 @@ BUGS: tuple[Bug, ...] = (
         "fate-by-verdict-alone",
         "a learner that missed a publish counts its merged tokens as late",
         ((learner, "fate_of", patches.fate_by_verdict),),
-        known_seed=10,
+        known_seed=15,
     ),
     Bug(
         "progress-given-up",
@@ -248,5 +250,53 @@ BUGS: tuple[Bug, ...] = (
         "an offer whose body had to be asked for again is dropped without looking at the quorum",
         ((Rounds, "await_bodies", patches.close_at_once),),
         known_seed=75,
+    ),
+    Bug(
+        "quarantine-costs-the-quorum",
+        "a learner that the quorum needs stays in quarantine until its time is over",
+        ((Strikes, "release", patches.release_by_time_alone),),
+        known_seed=16,
+    ),
+    Bug(
+        "spoiled-progress-counted",
+        "after a quarantine, progress that was given up when the last fragment came is offered as tokens",
+        ((LearnerMachine, "_begin_anew", patches.begin_anew_without_settling),),
+        known_seed=3,
+    ),
+    Bug(
+        "donor-by-presence",
+        "whoever is connected is asked for its optimizer state, healed or not",
+        ((Donations, "_donors", patches.donors_by_presence),),
+        known_seed=4,
+    ),
+    Bug(
+        "way-back-forgets-the-tick",
+        "after a way back the versions are the old ones and t is not",
+        ((StoredState, "apply", patches.apply_without_tick),),
+        known_seed=11,
+    ),
+    Bug(
+        "way-back-voids-nothing",
+        "tokens that were merged into versions given up stay in the ledger",
+        ((StoredState, "_apply_rollback", patches.rollback_voids_nothing),),
+        known_seed=4,
+    ),
+    Bug(
+        "clock-from-the-future",
+        "a learner that trained on during a way back keeps its clock",
+        ((LearnerMachine, "_welcome", patches.welcome_without_way_back),),
+        known_seed=11,
+    ),
+    Bug(
+        "end-believed-for-ever",
+        "a learner that heard of the end offers nothing after a way back from it",
+        ((LearnerMachine, "_welcome", patches.welcome_after_the_end),),
+        known_seed=195,
+    ),
+    Bug(
+        "shard-kept-though-taken",
+        "a learner gets the shard of its last life although somebody present has it by now",
+        ((admission, "shard_for", patches.own_shard_for),),
+        known_seed=68,
     ),
 )

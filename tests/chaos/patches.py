@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from atoll.core import commands as do
-from atoll.core import gates, learner, records, rounds, syncer
+from atoll.core import gates, learner, records, rounds, shards, syncer
 from atoll.core import messages as msg
 from atoll.core.admission import Admission
 from atoll.core.desk import Desk
+from atoll.core.donations import Donations
 from atoll.core.gates import NormGate
 from atoll.core.learner import LearnerMachine
 from atoll.core.quorum import Close, Wait
@@ -17,6 +18,7 @@ from atoll.core.records import Contribution, StoredState
 from atoll.core.round import Phase
 from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
+from atoll.core.strikes import Strikes
 from atoll.core.syncer import SyncerMachine
 
 SYNCER_EVENTS = vars(syncer)["_HANDLERS"]
@@ -284,3 +286,55 @@ _attach = Admission.attach
 def hello_is_hearing(self: Admission, now_ns: int, hello: Any, incarnation: int, shard: int) -> None:
     _attach(self, now_ns, hello, incarnation, shard)
     self.desk.sessions[hello.name].echo_ns = now_ns
+
+
+_release = Strikes.release
+
+
+def release_by_time_alone(self: Strikes, now_ns: int, is_needed: bool) -> None:
+    _release(self, now_ns, False)
+
+
+def begin_anew_without_settling(self: LearnerMachine) -> None:
+    self.is_tainted = False
+
+
+def donors_by_presence(self: Donations, recipient: Any, now_ns: int) -> Any:
+    present = self.desk.connected(now_ns)
+    return [s for s in present if s.name != recipient.name] if self.desk.params.donates else []
+
+
+_apply = StoredState.apply
+
+
+def apply_without_tick(self: StoredState, record: Any) -> None:
+    t = self.t
+    _apply(self, record)
+    self.t = max(t, self.t)
+
+
+def rollback_voids_nothing(self: StoredState, rollback: Any) -> None:
+    _apply_rollback(self, replace(rollback, voided=()))
+
+
+_welcome = LearnerMachine._welcome
+
+
+def welcome_without_way_back(self: LearnerMachine, now_ns: int, message: Any) -> None:
+    _welcome(self, now_ns, replace(message, rewound=0))
+
+
+def welcome_after_the_end(self: LearnerMachine, now_ns: int, message: Any) -> None:
+    """Who has heard of the end believes in it for ever."""
+    end = self.finished, self.final
+    _welcome(self, now_ns, message)
+    if end[0]:
+        self.finished, self.final = end
+
+
+_shard_for = shards.shard_for
+
+
+def own_shard_for(name: str, members: Any, num_shards: int, is_present: Any) -> int:
+    mine = members.get(name)
+    return int(mine.shard) if mine is not None else _shard_for(name, members, num_shards, is_present)

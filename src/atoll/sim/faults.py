@@ -103,7 +103,7 @@ def draw_extra(
     kinds = ["rollback"] * rng.choice((0, 0, 0, 1, 2)) + ["poison"] * (rng.randint(3, 6) if poisoned else 0)
     extra = []
     for number, kind in enumerate(kinds, first):
-        end_ns = span_ns[1] * 3 // 2 if kind == "rollback" else span_ns[1]  # perhaps after the end of the run
+        end_ns = span_ns[1] * 3 // 2 if kind == "rollback" else span_ns[1]  # or while it ends
         at_ns, target = rng.randint(span_ns[0], end_ns), rng.randrange(1 << 16)
         duration_ns = int(step_ns * rng.uniform(2, 20))
         extra.append(PlannedFault(number, kind, at_ns, "", target, duration_ns, rng.random(), -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atoll.core.events import LeaveRequested
@@ -33,7 +34,7 @@ class Injector:
         """Learner -> number of its restarts that are due."""
         self.syncer_is_down = False
 
-    def arm(self, plan: tuple[PlannedFault, ...]) -> None:
+    def arm(self, plan: Sequence[PlannedFault]) -> None:
         """Put a plan on the calendar."""
         for fault in plan:
             self.world.engine.at(fault.at_ns, self._due, fault)

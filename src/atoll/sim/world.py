@@ -126,8 +126,8 @@ def _guarded(params: RunParams, rng: random.Random) -> RunParams:
         on_large=rng.choice(ON_LARGE),
         max_share=rng.choice((1.0, 1.0, 0.6, 0.3)),
         donates=rng.random() < 0.7,
-        num_shards=rng.choice((2, 4, 8, 64)),
-        hand_on_ns=rng.randint(4, 40) * STEP_NS,
+        num_shards=rng.choice((2, 3, 4, 8)),
+        hand_on_ns=rng.randint(1, 12) * STEP_NS,
     )
 
 
@@ -167,11 +167,14 @@ class World:
         self.boot_syncer()
         for m in range(scenario.num_learners):
             engine.at(m * STEP_NS // 5, self.start_learner, m)
-        self.injector.arm(scenario.plan)
-        engine.run(scenario.faults_until_ns)
+        until_ns = scenario.faults_until_ns
+        self.injector.arm([fault for fault in scenario.plan if fault.at_ns <= until_ns])
+        engine.run(until_ns)
         if scenario.finish_under_faults:
             self._run_until(self.has_enough_merges, MAX_STEPS * STEP_NS // 2)
             self._request_finish()
+            late = [fault for fault in scenario.plan if fault.at_ns > until_ns]
+            self.injector.arm([replace(f, at_ns=engine.now_ns + f.at_ns - until_ns) for f in late])
             engine.run(engine.now_ns + scenario.params.drain_ns // 2)
         self.injector.heal()
         self._mark("healed")
