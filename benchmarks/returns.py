@@ -35,6 +35,11 @@ class Return:
     """Where its optimizer state came from: own, peer, fresh or none."""
     reason: str
 
+    @property
+    def is_own(self) -> bool:
+        """Whether all of its optimizer state came from its own disk; what was not saved yet starts fresh."""
+        return self.moments == "own" and "fresh" not in self.reason
+
 
 def plan(num_kills: int, names: Sequence[str], seed: int) -> list[str]:
     """Who is killed when, as `atoll train --kill` has it: every fifth time the syncer, else a learner.

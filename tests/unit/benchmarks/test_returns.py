@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from atoll.core import events as ev
@@ -77,3 +79,10 @@ def test_steps_are_counted_from_the_welcome_to_the_first_merged_offer():
 def test_a_life_that_ended_before_anything_of_it_was_merged_says_so():
     entries = tape(welcome(100), publish(2, merged_upto=0), stepped(3))
     assert came_back("ada", 2, entries, [merge(99, "ada", 1)]) == Return("ada", 2, None, None, "none", "")
+
+
+def test_state_of_which_a_part_started_fresh_is_not_all_its_own():
+    whole = Return("ada", 2, 3, 4, "own", "saved 5 ticks ago at tick 95")
+    assert whole.is_own
+    assert not replace(whole, reason="but 19 parameters start fresh: nothing was saved").is_own
+    assert not replace(whole, moments="peer").is_own
