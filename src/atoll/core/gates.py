@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ LARGEST_COUNT = 2**53
 """No clock, token or step count of a real learner is larger; arithmetic on counts stays exact below."""
 NORM_HISTORY = 64
 MIN_NORMS = 8
+MIN_CROWD = 3
 MAX_BLOCKED = 3
 UNREPORTED_CYCLES, UNREPORTED_STEPS = 8, 1000
 """Steps that an offer may be ahead of the newest report: reports are skipped when they pile up."""
@@ -95,16 +97,26 @@ class NormGate:
     Norms are taken over the square root of the steps behind them, as progress is between a random walk and a
     straight line: an offer after a long outage is larger and no worse for it. If all learners agree for
     `MAX_BLOCKED` rounds in a row that deltas are larger now, the world has changed and not one learner: the
-    history is forgotten. Without that, a gate that rejects everything would do so for ever.
+    history is forgotten. Without that, a gate that rejects everything would do so for ever. While there is
+    too little history, the offers of a round are held against each other, if there are at least three.
     """
 
     factor: float
     clips: bool = False
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORM_HISTORY))
+    crowd: float = 0.0
+    """Median norm of the offers of the round that is judged; 0 if they are too few."""
     blocked: set[str] = field(default_factory=set)
     """Who was rejected for its norm since the last merge."""
     num_blocked: int = 0
     """Rounds since then in which nobody passed."""
+
+    def see(self, offers: Sequence[tuple[Inspection, int]]) -> None:
+        """The offers of a round, each with its steps, before they are judged one by one."""
+        norms = sorted(
+            result.norm / math.sqrt(steps) for result, steps in offers if math.isfinite(result.norm)
+        )
+        self.crowd = norms[(len(norms) - 1) // 2] if len(norms) >= MIN_CROWD else 0.0
 
     def judge(self, result: Inspection, steps: int) -> Refusal | None:
         """Judge one decoded body, made in so many steps."""
@@ -139,7 +151,7 @@ class NormGate:
 
     @property
     def median(self) -> float:
-        """Of the norms merged lately; 0 while there are too few to judge by."""
+        """Of the norms merged lately; while there are too few, of this round's; 0 if these are too few."""
         if len(self.norms) < MIN_NORMS:
-            return 0.0
+            return self.crowd
         return sorted(self.norms)[len(self.norms) // 2]

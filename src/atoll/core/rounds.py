@@ -257,6 +257,7 @@ class Rounds:
         if rnd is None:
             return
         gate = self.gates[rnd.fragment]
+        gate.see([(result, rnd.headers[result.name].steps) for result in event.results])
         refused = []
         for result in event.results:
             refusal = gate.judge(result, rnd.headers[result.name].steps)

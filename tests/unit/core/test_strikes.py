@@ -105,6 +105,21 @@ def test_one_too_large_among_others_is_a_strike_and_is_not_merged():
     assert "a" in hand.machine.strikes.until_ns
 
 
+def test_before_there_is_a_history_the_offers_of_a_round_are_held_against_each_other():
+    hand = running("a", "b", "c", min_quorum=3)
+    hand.norms = {"a": 1e6}
+    hand.merge_round(hand.tick("a", "b", "c", to=2), "a", "b", "c")
+    assert "0 of 3" not in str(notes(hand.log, "cancelled"))
+    assert notes(hand.log, "dropped") == ["norm 1e+06 is over 10 x median 1"]
+
+
+def test_two_offers_without_a_history_cannot_be_told_apart():
+    hand = running("a", "b")
+    hand.norms = {"a": 1e6}
+    hand.merge_round(hand.tick("a", "b", to=2), "a", "b")
+    assert len(only(hand.log, do.Merge)[-1].contributors) == 2
+
+
 def test_a_clipped_offer_is_merged_at_the_largest_norm_allowed_and_said_so():
     hand = running("a", "b", on_large="clip", norm_gate=10.0)
     for number in range(1, MIN_NORMS + 1):
