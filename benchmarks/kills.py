@@ -131,7 +131,9 @@ def returns_table(pairs: Sequence[dict[str, Any]], interval: int) -> str:
             f"{len(lives) - len(steps)} lives ended before; "
             f"all optimizer state from the own disk: {own} of {len(lives)}"
         )
-    return f"{markdown(titles, rows)}\n\n{words}"
+    num_killed = sum(not kill.startswith("syncer") for one in pairs for kill in one["kills"])
+    came = f"{len(lives)} lives after {num_killed} kills of learners; who is missing was dead at the end"
+    return f"{markdown(titles, rows)}\n\n{came}\n{words}"
 
 
 def cycles(steps: int | None, interval: int) -> str:
