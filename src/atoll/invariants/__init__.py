@@ -9,6 +9,7 @@ I2  Merged token intervals of one (learner, incarnation, fragment) are disjoint.
 I3  No commit has fewer than K contributors.
 I4  None is from a fenced incarnation, an earlier epoch, a learner in quarantine (unless its offer was
     past recall), or on a base that is not current or previous. A shard is shared only if all are taken.
+    A learner takes in nothing that an earlier epoch published.
 I5  The account is exact: every token of an incarnation has one fate, and what a merge contains
     is what its offers said.
 I6  What was published was stored first, in `merge` durability on disk.

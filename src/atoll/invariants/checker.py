@@ -439,6 +439,7 @@ _HANDLERS: dict[type, Callable[[Checker, str, Any], None]] = {
     do.Note: Checker._note,
     do.Tell: learners.told,
     do.Settle: learners.settled,
+    do.Stage: learners.staged,
 }
 
 

@@ -16,7 +16,7 @@ from atoll.invariants.books import NO_INTERVALS, Intervals, Violation
 if TYPE_CHECKING:
     from atoll.invariants.checker import Checker
 
-__all__ = ["BEFORE", "settled", "started", "told", "welcomed"]
+__all__ = ["BEFORE", "settled", "staged", "started", "told", "welcomed"]
 
 BEFORE = "before"
 """The label of tokens that were merged, or had another fate, before the tape begins."""
@@ -43,6 +43,12 @@ def welcomed(checker: Checker, actor: str, welcome: msg.Welcome) -> None:
     """A learner hears of a way back, unless the welcome is not its own: then it says nothing."""
     if checker.known_epochs.get(actor, welcome.epoch) < min(welcome.rewound, welcome.epoch):
         checker.rewound[actor] = welcome.t
+
+
+def staged(checker: Checker, actor: str, item: do.Stage) -> None:
+    """I4: what an earlier life of the syncer published is not taken in."""
+    epoch, known = item.publish.epoch, checker.known_epochs.get(actor, item.publish.epoch)
+    checker.expect("I4", epoch == known, lambda: f"{actor} of epoch {known} takes a publish of {epoch}")
 
 
 def settled(checker: Checker, actor: str, item: do.Settle) -> None:

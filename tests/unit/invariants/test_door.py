@@ -148,3 +148,11 @@ def test_after_a_way_back_a_learner_reports_the_tick_that_it_was_told(teller):
     assert teller.tell(says(9, 1), welcome, says(4, 3), says(5, 3), actor="a#1") == []
     again = replace(welcome, message=msg.Welcome(5, 1, 1, 2, 0, False, 4))
     assert teller.tell(again, says(6, 5), actor="a#1") == ["a#1: clock 6 after a way back to 2"]
+
+
+def test_what_an_earlier_epoch_published_is_not_taken_in(teller):
+    report = msg.Report("a", 1, 2, 1, 1, 0, SECOND, 0, -1, 0, (msg.Holding(0, "d0", 0, 1, 0, 0, 0),))
+    publish = msg.Publish(2, 1, 0, 1, 1, "d1", msg.FULL, "", "none", "", 0, 0)
+    assert teller.tell(do.Tell(report), do.Stage(publish), actor="a#1") == []
+    old = do.Stage(replace(publish, epoch=1))
+    assert teller.tell(old, actor="a#1") == ["a#1 of epoch 2 takes a publish of 1"]
