@@ -255,3 +255,17 @@ def test_one_in_quarantine_does_not_keep_the_gate_from_a_new_world():
         if sent(commands, msg.Ask):
             hand.merge_round(commands, "a", "b")
     assert notes(hand.log, "gate")
+
+
+def test_a_quarantine_takes_offers_out_of_the_rounds_under_way():
+    hand = running("bad", "a", "b", strikes=1, overlap_steps=2, min_quorum=3)
+    first, second = hand.tick("bad", "a", "b", to=2), hand.tick("bad", "a", "b", to=4)
+    for name in ("bad", "a"):
+        hand.hear(hand.header(sent(second, msg.Ask, name)[0], name))
+    hand.keep = (do.Inspect,)
+    hand.merge_round(first, "bad", "a", "b")
+    (inspect,) = hand.kept
+    results = tuple(ev.Inspection(name, name != "bad", 1.0) for name, _ in inspect.offers)
+    commands = hand.handle(ev.Inspected(hand.now_ns, inspect.fragment, inspect.round, results))
+    dropped = [(note.fragment, note.who) for note in only(commands, do.Note) if note.kind == "dropped"]
+    assert dropped == [(1, "bad"), (0, "bad")]
