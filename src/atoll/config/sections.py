@@ -128,7 +128,7 @@ class HealConfig:
 
     moments: Moments = "own"
     """Where optimizer state comes from: the `own` disk, a healthy `peer` if there is none, or `fresh`."""
-    max_age_steps: int = 1000
+    max_age_steps: int = 10_000
     """Saved optimizer state that lies more ticks back than this is not used."""
     warmup_steps: int = 50
     """Steps over which the learning rate rises again after a start with fresh optimizer state."""

@@ -248,9 +248,11 @@ class LearnerMachine:
     # Quarantine
 
     def _quarantined(self, now_ns: int, message: msg.Quarantined) -> None:
-        """Nothing that is held here is to be built upon: every base is forgotten, so that all are sent again,
-        whole. A pending offer keeps its fate, which the next publish tells."""
+        """If nothing that is held here is to be built upon, every base is forgotten, so that all are sent
+        again, whole. A pending offer keeps its fate, which the next publish tells."""
         self.out.append(do.Note("quarantined", -1, self.name, message.reason))
+        if not message.heals:
+            return
         self.out.append(do.ResetMoments(message.reason))
         self._forget_staged()
         self.borrowing.withdraw()

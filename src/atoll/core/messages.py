@@ -364,11 +364,13 @@ class NoMoments:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Too many offers were rejected: what this learner holds is not to be built upon, so heal anew."""
+    """Too many offers were rejected: this learner is not asked for a while."""
 
     epoch: int
     incarnation: int
     reason: str
+    heals: bool
+    """What it holds is not to be built upon: heal anew."""
 
 
 FromLearner: TypeAlias = (

@@ -267,7 +267,7 @@ class Rounds:
                 self.desk.note("dropped", refusal.reason, fragment=rnd.fragment, who=result.name)
         for result, refusal in refused:
             if rnd.headers or not result.finite:  # too large for all of them is a new world, no strike
-                self.strikes.strike(result.name, refusal.reason)
+                self.strikes.strike(result.name, refusal.reason, is_finite=result.finite)
         if not rnd.headers:
             self._nobody_passed(gate, event)
         if self.lacks_quorum(rnd):

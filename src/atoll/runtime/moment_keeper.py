@@ -186,6 +186,11 @@ class MomentKeeper:
         if self.files is not None:
             self.shell.worker.do(self.files.forget)
         self.shell.loop.call(self.shell.handle, ev.MomentsRestored, "fresh", reason)
+        if self.heal.moments == "peer":
+            manifest = self.moments.manifest
+            self._lacking = tuple(storage.name for storage in manifest.storages)
+            everything = tuple(range(len(manifest.fragments)))
+            self.shell.loop.call(self.shell.handle, ev.MomentsWanted, everything)
 
     def _put(self, moments: Moments, prepared: Prepared, reason: str) -> None:
         installed = moments.put(prepared)

@@ -179,7 +179,7 @@ def test_a_learner_that_is_quarantined_gives_nothing_of_what_it_promised_until_i
     hand.hear(msg.DonateAsk(1, 1, 0, "new", 4))
     hand.step()
     hand.hear(msg.DonateAsk(1, 1, 1, "new", 4))
-    hand.hear(msg.Quarantined(1, 1, "because"))
+    hand.hear(msg.Quarantined(1, 1, "because", True))
     assert hand.handle(ev.MomentsCopied(0, 0, "ff", 12)) == []
     assert only(hand.step(), do.CopyMoments) == []
     for p in range(2):

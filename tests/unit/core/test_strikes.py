@@ -37,8 +37,8 @@ def test_repeated_strikes_put_a_learner_into_quarantine_and_it_is_told_to_heal_a
     hand = running("bad", "a", "b", strikes=3)
     commands = struck(hand, "a", "b")
     (told_,) = sent(commands, msg.Quarantined, "bad")
-    reason = "3 offers were rejected, the last one because the delta is not finite"
-    assert told_ == msg.Quarantined(1, 1, reason)
+    reason = "too many offers were rejected, the last one because the delta is not finite"
+    assert told_ == msg.Quarantined(1, 1, reason, True)
     assert notes(commands, "quarantined") == [f"{reason}; not asked for 100 steps"]
     assert not hand.machine.desk.sessions["bad"].has_offered
     opened = hand.tick("bad", "a", "b", to=8)
@@ -103,6 +103,30 @@ def test_one_too_large_among_others_is_a_strike_and_is_not_merged():
     merge = only(hand.log, do.Merge)[-1]
     assert [part.name for part in merge.contributors] == ["b", "c"]
     assert "a" in hand.machine.strikes.until_ns
+    (told_,) = sent(hand.log, msg.Quarantined, "a")
+    assert not told_.heals, "what is too large spoils nothing"
+
+
+def test_a_learner_whose_offers_were_too_large_is_let_out_without_probation_and_never_longer():
+    hand = running("a", "b", "c", strikes=2, quarantine_steps=6, alive_ns=1000 * SECOND)
+    strikes = hand.machine.strikes
+    for _ in range(3):
+        strikes.strike("a", "too large")
+        strikes.strike("a", "too large")
+        strikes.quarantine("a", hand.now_ns)
+        assert strikes.until_ns["a"] - hand.now_ns == 6 * SECOND
+        hand.now_ns += 6 * SECOND
+        strikes.release(hand.now_ns, is_needed=False)
+        assert strikes.counts["a"] == 0
+    assert strikes.untold == {}
+
+
+def test_a_learner_that_is_only_left_alone_keeps_what_it_holds():
+    hand = learner()
+    commands = hand.hear(msg.Quarantined(1, 1, "because", False))
+    assert notes(commands, "quarantined") == ["because"]
+    assert only(commands, do.ResetMoments) == []
+    assert [slot.version for slot in hand.machine.slots] == [0, 0]
 
 
 def test_before_there_is_a_history_the_offers_of_a_round_are_held_against_each_other():
@@ -183,7 +207,7 @@ def test_a_share_reaches_the_commit():
 def test_a_quarantined_learner_forgets_every_base_and_its_moments_and_heals_from_scratch():
     hand = learner(adopt="rebase")
     hand.step()
-    commands = hand.hear(msg.Quarantined(1, 1, "because"))
+    commands = hand.hear(msg.Quarantined(1, 1, "because", True))
     assert only(commands, do.ResetMoments) == [do.ResetMoments("because")]
     (report,) = told(commands, msg.Report)
     assert [h.version for h in report.holdings] == [msg.NO_VERSION] * 2
@@ -199,7 +223,7 @@ def test_a_quarantined_learner_forgets_every_base_and_its_moments_and_heals_from
 def test_an_offer_that_was_pending_at_the_quarantine_keeps_its_fate(adopt):
     hand = learner(adopt=adopt)
     header = hand.offer()
-    hand.hear(msg.Quarantined(1, 1, "because"))
+    hand.hear(msg.Quarantined(1, 1, "because", True))
     hand.step()
     hand.publish(1, round=0)
     hand.step()
@@ -210,7 +234,7 @@ def test_an_offer_that_was_pending_at_the_quarantine_keeps_its_fate(adopt):
 
 def test_what_was_trained_before_every_fragment_was_sent_again_is_given_up():
     hand = learner()
-    hand.hear(msg.Quarantined(1, 1, "because"))
+    hand.hear(msg.Quarantined(1, 1, "because", True))
     hand.publish(3, 0)
     hand.step()
     hand.step()
@@ -224,7 +248,7 @@ def test_a_base_of_another_history_is_replaced_after_a_quarantine_whatever_its_n
     hand = learner()
     hand.publish(3, 0)
     hand.step()
-    hand.hear(msg.Quarantined(1, 1, "because"))
+    hand.hear(msg.Quarantined(1, 1, "because", True))
     hand.hear(msg.SeedAsk(1, 1, (0, 1)))
     hand.handle(ev.SeedReady(0, 1, ("mine", "mine"), (0, 0), True))
     assert only(hand.publish(0, 0), do.Stage)
