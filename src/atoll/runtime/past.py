@@ -25,6 +25,7 @@ from atoll.numerics.codec import codec_for
 from atoll.numerics.manifest import Manifest
 from atoll.numerics.outer import OuterState, digest, fold
 from atoll.runtime.store import RunView, read_run, snapshots
+from atoll.runtime.store.floor import find_floor
 from atoll.runtime.store.ledger import Ledger, SnapshotRow, damaged
 
 __all__ = ["Broken", "Past", "Start", "open_past", "which"]
@@ -101,19 +102,18 @@ class Past:
     def start(self) -> Start:
         """Version 0 if its deltas are there, else the oldest snapshot, if their absence is no accident."""
         zero = Start("", 0, (0,) * len(self.first))
-        if not self.snapshots:
+        keep = self.config.durability.keep
+        row = find_floor(
+            self.snapshots,
+            self.chains,
+            {path.stem for path in self._deltas.glob("*.safetensors")},
+            keeps_all=keep == "all",
+            is_cut=any(fragment.version for fragment in self.first),
+        )
+        if row is None:
             return zero
-        row, keep = self.snapshots[0], self.config.durability.keep
         why = f"older deltas were deleted (durability.keep = {keep})"
-        then = Start(row.name, row.merges, row.versions, row.digest, why)
-        if any(fragment.version for fragment in self.first):
-            return then
-        later = {r.delta_digest for p in self.chains for r in self.after(p, row.versions[p])}
-        all_of_them = {r.delta_digest for chain in self.chains.values() for r in chain}
-        before = all_of_them - later
-        missing = before - {path.stem for path in self._deltas.glob("*.safetensors")}
-        was_pruned = missing == before or (keep == "recent" and len(self.snapshots) > 1)
-        return then if missing and was_pruned else zero
+        return Start(row.name, row.merges, row.versions, row.digest, why)
 
     def after(self, p: int, version: int, upto: int | None = None) -> list[RoundRecord]:
         """The records of the versions after one, up to another or to the newest."""

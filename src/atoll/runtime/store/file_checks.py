@@ -22,6 +22,7 @@ from atoll.runtime import offers
 from atoll.runtime.store import snapshots
 from atoll.runtime.store.chain import Past
 from atoll.runtime.store.files import Files
+from atoll.runtime.store.floor import find_floor
 from atoll.runtime.store.ledger import SnapshotRow
 from atoll.runtime.store.rebuild import Base, End, Thread, threads
 from atoll.runtime.store.run_store import bases_of
@@ -62,11 +63,17 @@ class FileChecks:
     """Where the fold began."""
     saved: list[Saved] = field(default_factory=list)
     _chains: dict[int, list[RoundRecord]] = field(init=False)
+    _present: list[Path] = field(init=False)
+    """What is in the folder of the deltas."""
+    _floor: SnapshotRow | None = field(init=False)
+    """Where the run begins, if not at version 0."""
     _bad: set[object] = field(default_factory=set)
     """Deltas by digest, bases by name and fragment."""
 
     def __post_init__(self) -> None:
         self._chains = history(self.records, self.past.state)
+        self._present = sorted((self.run_dir / "deltas").glob("*"))
+        self._floor = self._find_floor()
 
     def deltas(self) -> list[str]:
         """Every delta that is there, and every one that should be."""
@@ -75,8 +82,7 @@ class FileChecks:
         for chain in self._chains.values():
             for record in chain:
                 uses.setdefault(record.delta_digest, []).append(record)
-        present = sorted(folder.glob("*"))
-        for path in present:
+        for path in self._present:
             if path.suffix != ".safetensors" or path.stem not in uses:
                 self.strays.append(f"deltas/{path.name}")
                 continue
@@ -84,7 +90,7 @@ class FileChecks:
             if why := _why_not(partial(snapshots.read_delta, self.files, folder, path.stem)):
                 problems.append(f"deltas/{path.name}: {why}; it leads to {self._versions(uses[path.stem])}.")
                 self._bad.add(path.stem)
-        floor, held = self._floor(), {path.stem for path in present}
+        floor, held = self._floor, {path.stem for path in self._present}
         for name, records in uses.items():
             needed = [r for r in records if floor is None or r.version > floor.versions[r.fragment]]
             if needed and name not in held:
@@ -134,7 +140,7 @@ class FileChecks:
     def fold(self) -> list[str]:
         """Every version from the oldest base that may be needed on; fills `saved` and `since`."""
         problems = []
-        floor = self._floor()
+        floor = self._floor
         self.since = f"snapshot {floor.name}" if floor is not None else "version 0"
         for thread in self._threads():
             good = [
@@ -169,13 +175,16 @@ class FileChecks:
             raise ValueError("its content does not have the digest in the records")
         return state
 
-    def _floor(self) -> SnapshotRow | None:
-        """The oldest snapshot that a restart may need, if the deltas before it may have been deleted."""
-        usable = [row for row in self.rows if not row.is_voided]
-        keeps_all = self.config is not None and self.config.durability.keep == "all"
-        if len(usable) < 2 or (keeps_all and self.past.state is None):
-            return None
-        return usable[1]
+    def _find_floor(self) -> SnapshotRow | None:
+        num_fragments = len(self._threads())
+        usable = [row for row in self.rows if not row.is_voided and len(row.versions) == num_fragments]
+        return find_floor(
+            usable[::-1],
+            self._chains,
+            {path.stem for path in self._present},
+            keeps_all=self.config is not None and self.config.durability.keep == "all",
+            is_cut=self.past.state is not None,
+        )
 
     def _versions(self, records: list[RoundRecord]) -> str:
         newest = {p: chain[-1].version for p, chain in self._chains.items() if chain}
