@@ -28,6 +28,7 @@ from atoll.runtime.store.checks import (
     check_integrity,
     check_meta,
     check_schema,
+    check_settings,
     check_snapshot_list,
     check_tokens,
 )
@@ -128,7 +129,7 @@ class _Look:
     def report(self) -> Report:
         """Look at everything."""
         config = self._settings()
-        self._database()
+        self._database(config)
         beside = FileChecks(self.run_dir, self.files, config, self.past, self.records, self.rows)
         deltas = beside.deltas()
         self._note("deltas", f"{beside.num_deltas:,}", deltas)
@@ -161,7 +162,7 @@ class _Look:
 
     # run.db
 
-    def _database(self) -> None:
+    def _database(self, config: RunConfig | None) -> None:
         if not (self.run_dir / "run.db").exists():
             self._note("run.db", "", ["run.db is missing; without it nobody knows what was merged."])
             return
@@ -171,7 +172,7 @@ class _Look:
                 db.execute("BEGIN")
                 self._note("pages", "SQLite", self._ask(check_integrity, db))
                 self._note("schema", "tables, indexes", self._ask(check_schema, db))
-                self._note("meta", "format, manifest", self._ask(check_meta, db))
+                self._note("meta", "format, manifest, settings", self._meta(db, config))
                 self._records(db)
                 self._head(db, slots)
                 self._tables(db)
@@ -184,6 +185,12 @@ class _Look:
             return [f"run.db: {problem}." for problem in check(db)]
         except (sqlite3.Error, ValueError, TypeError) as error:
             return [f"run.db: {error}."]
+
+    def _meta(self, db: sqlite3.Connection, config: RunConfig | None) -> list[str]:
+        problems = self._ask(check_meta, db)
+        if config is not None and not problems:
+            problems = self._ask(lambda db: check_settings(db, config), db)
+        return problems
 
     def _records(self, db: sqlite3.Connection) -> None:
         problems = []

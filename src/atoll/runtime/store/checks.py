@@ -13,18 +13,21 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 
+from atoll.config import RunConfig
 from atoll.core.records import Record, StoredState
 from atoll.errors import ModelError
 from atoll.numerics.manifest import Manifest
 from atoll.runtime.store import tables
 from atoll.runtime.store.chain import Past
 from atoll.runtime.store.ledger import meta_digest
+from atoll.runtime.store.settings import CONFIG, edits
 
 __all__ = [
     "check_derived",
     "check_integrity",
     "check_meta",
     "check_schema",
+    "check_settings",
     "check_snapshot_list",
     "check_tokens",
 ]
@@ -79,6 +82,15 @@ def check_meta(db: sqlite3.Connection) -> list[str]:
     except (ModelError, ValueError) as error:
         problems.append(f"the manifest cannot be read: {error}")
     return problems
+
+
+def check_settings(db: sqlite3.Connection, config: RunConfig) -> list[str]:
+    """That config.toml says what the run was started with, as far as that was kept."""
+    kept = db.execute("SELECT CAST(value AS TEXT) FROM meta WHERE key = 'settings'").fetchone()
+    return [
+        f"the run was started with {name} = {before!r}, and {CONFIG} says {now!r}"
+        for name, before, now in edits(kept[0] if kept else None, config)
+    ]
 
 
 def check_snapshot_list(db: sqlite3.Connection) -> list[str]:

@@ -65,8 +65,17 @@ class SnapshotRow:
 class Ledger:
     """An open run.db. A failing disk raises `sqlite3.Error` or `OSError`, damage raises `StoreError`."""
 
-    def __init__(self, path: Path, files: Files, *, readonly: bool = False, has_files: bool = False) -> None:
-        """Open a database, or make a new one; `has_files` says that there must be an old one."""
+    def __init__(
+        self,
+        path: Path,
+        files: Files,
+        *,
+        readonly: bool = False,
+        has_files: bool = False,
+        settings: str = "{}",
+    ) -> None:
+        """Open a database, or make a new one; `has_files` says that there must be an old one. A new one keeps
+        the settings."""
         self.path = path
         self._files = files
         # A log that is still there was left by a process that died: nobody knows what it had to repair.
@@ -86,7 +95,7 @@ class Ledger:
             raise _unusable(path, error) from error
         try:
             if not readonly:
-                self._create(has_files)
+                self._create(has_files, settings)
             self._check_format()
             self._tail = self._read_tail()
             self.epoch = self._guarded(chain.read_epoch)
@@ -239,6 +248,10 @@ class Ledger:
         except (ModelError, ValueError) as error:
             raise damaged(self.path, f"the manifest cannot be read: {error}") from error
 
+    def settings(self) -> str | None:
+        """What was kept of the settings when the database was made; older ones have none."""
+        return self._meta("settings")
+
     def has_seed(self) -> bool:
         """Whether version 0 was committed."""
         row = self._db.execute(
@@ -268,7 +281,7 @@ class Ledger:
 
     # Opening
 
-    def _create(self, has_files: bool) -> None:
+    def _create(self, has_files: bool, settings: str) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         if self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
             if has_files:
@@ -279,6 +292,7 @@ class Ledger:
             with self.transaction(sync=True) as db:
                 tables.create(db)
                 _put_meta(db, "format", str(tables.FORMAT))
+                _put_meta(db, "settings", settings)
 
     def _check_format(self) -> None:
         found = self._meta("format")

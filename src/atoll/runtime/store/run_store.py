@@ -35,7 +35,7 @@ from atoll.runtime.store.live import LiveDeltas
 from atoll.runtime.store.lock import RunLock
 from atoll.runtime.store.rebuild import Base, rebuild
 from atoll.runtime.store.rules import Expected
-from atoll.runtime.store.settings import settle
+from atoll.runtime.store.settings import check_given, check_kept, fixed, write_settings
 from atoll.tape.entries import Entry
 
 __all__ = ["Contents", "RunStore", "bases_of", "read_directory"]
@@ -79,14 +79,20 @@ class RunStore:
         run.db has lost records or tape that were in it for certain, it is refused, unless `accepts_loss`.
         """
         files = files or Files()
-        lock = None
+        lock, is_changed = None, False
         try:
             if not readonly:
                 _make_folder(files, run_dir)
                 lock = RunLock(run_dir)
-                _prepare(files, run_dir, config)
-            ledger = Ledger(run_dir / "run.db", files, readonly=readonly, has_files=_has_files(run_dir))
+                is_changed = _prepare(files, run_dir, config)
+            has_files, settings = _has_files(run_dir), fixed(config)
+            ledger = Ledger(
+                run_dir / "run.db", files, readonly=readonly, has_files=has_files, settings=settings
+            )
             try:
+                check_kept(run_dir, ledger.settings(), config)
+                if is_changed:
+                    write_settings(files, run_dir, config)
                 if not readonly:
                     _face_loss(ledger, accepts_loss)
                     files.sync_folder(run_dir)
@@ -340,8 +346,8 @@ def _make_folder(files: Files, run_dir: Path) -> None:
             files.sync_folder(folder.parent)
 
 
-def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:
-    """Folders and settings, before the database is opened."""
+def _prepare(files: Files, run_dir: Path, config: RunConfig) -> bool:
+    """Folders and settings, before the database is opened; says whether an old run's settings change."""
     is_new = not (run_dir / "run.db").exists()
     if is_new and _has_files(run_dir):
         raise StoreError(
@@ -349,11 +355,13 @@ def _prepare(files: Files, run_dir: Path, config: RunConfig) -> None:
             "A new run started here would delete what is left of the old one.",
             "Restore run.db from a copy, or choose another run directory.",
         )
-    settle(files, run_dir, config, is_new=is_new)
+    if is_new:
+        write_settings(files, run_dir, config)
     for folder in (run_dir / "deltas", run_dir / "snapshots"):
         files.make_folder(folder)
         files.discard_unfinished(folder)
     files.discard_unfinished(run_dir)
+    return not is_new and check_given(run_dir, config)
 
 
 def _has_files(run_dir: Path) -> bool:

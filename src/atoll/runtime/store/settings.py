@@ -2,12 +2,14 @@
 
 Most settings make the run what it is: with another outer learning rate the records would no longer fold
 to the same values, with another quorum its tape would not replay. Some may change between two starts: see
-`MAY_CHANGE`.
+`MAY_CHANGE`. People may edit the file, so those that may not are kept in run.db as well (`fixed`), and the
+file is held against them whenever the run is opened.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,17 @@ from atoll.config import RunConfig
 from atoll.errors import ConfigError, StoreError
 from atoll.runtime.store.files import Files
 
-__all__ = ["CONFIG", "MAY_CHANGE", "is_as_written", "read_settings", "settle"]
+__all__ = [
+    "CONFIG",
+    "MAY_CHANGE",
+    "check_given",
+    "check_kept",
+    "edits",
+    "fixed",
+    "is_as_written",
+    "read_settings",
+    "write_settings",
+]
 
 CONFIG = "config.toml"
 SEAL = "# blake2b of all above: "
@@ -25,22 +37,48 @@ MAY_CHANGE = ("budget", "network", "security", "tape", "durability.keep")
 """What may differ at a later start: when the run ends, how bytes travel, who is let in, which files stay."""
 
 
-def settle(files: Files, run_dir: Path, config: RunConfig, *, is_new: bool) -> None:
-    """Write the settings of a new run; for an old one check them, and write those that may change."""
-    path = run_dir / CONFIG
-    if not is_new:
-        held = read_settings(run_dir)
-        if held == config:
-            return
-        for name, before, now in _differences(held, config):
-            if name not in MAY_CHANGE and name.split(".")[0] not in MAY_CHANGE:
-                raise StoreError(
-                    f"The run in {run_dir} was started with {name} = {before!r}, and is now given {now!r}.",
-                    "Its past could not be rebuilt or replayed with other settings.",
-                    f"Set {name} to {before!r}, or start a new run in another directory.",
-                )
+def write_settings(files: Files, run_dir: Path, config: RunConfig) -> None:
+    """Make these the settings in the directory, durably."""
     text = config.to_toml()
-    files.write_durably(path, [f"{text}{SEAL}{_digest(text)}\n".encode()], sync=True)
+    files.write_durably(run_dir / CONFIG, [f"{text}{SEAL}{_digest(text)}\n".encode()], sync=True)
+
+
+def check_given(run_dir: Path, config: RunConfig) -> bool:
+    """Whether a later start has settings that are to be written; `StoreError` if they may not change."""
+    held = read_settings(run_dir)
+    for name, before, now in _differences(held, config):
+        if not _may_change(name):
+            raise StoreError(
+                f"The run in {run_dir} was started with {name} = {before!r}, and is now given {now!r}.",
+                "Its past could not be rebuilt or replayed with other settings.",
+                f"Set {name} to {before!r}, or start a new run in another directory.",
+            )
+    return held != config
+
+
+def fixed(config: RunConfig) -> str:
+    """What makes the run what it is, to be kept in run.db: a JSON object of values by name."""
+    return json.dumps({name: value for name, value in _named(config).items() if not _may_change(name)})
+
+
+def edits(kept: str | None, config: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Name, kept value and value in `config` of each setting that was changed since `fixed` was kept.
+
+    An Atoll that had fewer settings, or others, kept what it knew; one from before that kept none.
+    """
+    before, now = json.loads(kept or "{}"), json.loads(fixed(config))
+    return [(name, before[name], now[name]) for name in now if before.get(name, now[name]) != now[name]]
+
+
+def check_kept(run_dir: Path, kept: str | None, config: RunConfig) -> None:
+    """Raise `StoreError` if config.toml was edited so that it is of another run than run.db beside it."""
+    for name, before, now in edits(kept, config):
+        raise StoreError(
+            f"{run_dir / CONFIG} says {name} = {now!r}, but the run was started with {before!r}, as its "
+            "run.db says.",
+            "Its past could not be rebuilt or replayed with other settings. Nothing is lost or changed.",
+            f"Set {name} to {before!r} in {run_dir / CONFIG}, or start a new run in another directory.",
+        )
 
 
 def read_settings(run_dir: Path) -> RunConfig:
@@ -65,13 +103,20 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def _may_change(name: str) -> bool:
+    return name in MAY_CHANGE or name.split(".")[0] in MAY_CHANGE
+
+
+def _named(config: RunConfig) -> dict[str, Any]:
+    """Every setting by its name, in the order in which they are written."""
+    return {
+        f"{section.name}.{setting.name}": getattr(getattr(config, section.name), setting.name)
+        for section in fields(config)
+        for setting in fields(getattr(config, section.name))
+    }
+
+
 def _differences(held: RunConfig, config: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Name, old and new value of each setting that differs, in the order in which they are written."""
-    found = []
-    for section in fields(held):
-        before, now = getattr(held, section.name), getattr(config, section.name)
-        for setting in fields(before):
-            pair = getattr(before, setting.name), getattr(now, setting.name)
-            if pair[0] != pair[1]:
-                found.append((f"{section.name}.{setting.name}", *pair))
-    return found
+    """Name, old and new value of each setting that differs."""
+    now = _named(config)
+    return [(name, before, now[name]) for name, before in _named(held).items() if before != now[name]]

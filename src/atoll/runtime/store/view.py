@@ -20,7 +20,7 @@ from atoll.runtime.store.files import Files
 from atoll.runtime.store.interface import Found
 from atoll.runtime.store.ledger import Ledger, damaged
 from atoll.runtime.store.run_store import read_directory
-from atoll.runtime.store.settings import read_settings
+from atoll.runtime.store.settings import check_kept, read_settings
 from atoll.tape.entries import Entry
 
 __all__ = ["RunView", "read_run"]
@@ -65,16 +65,19 @@ class RunView:
 
 
 def read_run(run_dir: Path, files: Files | None = None) -> RunView:
-    """Look at a run directory. Raises `StoreError` if there is none, or if its records are damaged."""
+    """Look at a run directory. Raises `StoreError` if there is none, if its records are damaged, or if its
+    settings were edited."""
     ledger = _open(run_dir)
     try:
         with ledger.reading():
             base, records, manifest = ledger.past().state, ledger.records(), ledger.manifest()
+            kept = ledger.settings()
     except sqlite3.Error as error:
         raise damaged(ledger.path, str(error)) from error
     finally:
         ledger.close()
     state, config = fold(records, base), read_settings(run_dir)
+    check_kept(run_dir, kept, config)
     return RunView(run_dir, config, tuple(records), state, manifest, files or Files(), base)
 
 
