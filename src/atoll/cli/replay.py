@@ -167,11 +167,15 @@ def _decisions_line(found: Replayed) -> str:
     verdict = found.decisions
     if verdict is None:
         return "decisions  not looked at: with --until only values are computed"
-    same = "decided the same" if not verdict.replay else "did not decide the same"
+    if verdict.is_cut_off and not verdict.num_entries:
+        return "decisions  not looked at: the tape cannot be read"
+    num_other = len(verdict.replay) - verdict.is_cut_off
+    same = "did not decide the same" if num_other else "decided the same"
     said = "hold" if not verdict.violations else "are broken"
     since = f" {verdict.since}" if verdict.since else ""
+    upto = " up to where it is damaged" if verdict.is_cut_off else ""
     return (
-        f"decisions  {verdict.num_entries:,} lines of tape{since}: the machines {same}, "
+        f"decisions  {verdict.num_entries:,} lines of tape{since}{upto}: the machines {same}, "
         f"invariants {said} ({verdict.num_checks:,} checks)"
     )
 

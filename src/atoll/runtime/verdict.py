@@ -48,6 +48,8 @@ class Verdict:
     """Where the machines decide otherwise today than they did then."""
     since: str = ""
     """From where on the tape was kept, in words; empty if it begins at the beginning."""
+    is_cut_off: bool = False
+    """Whether a tape is damaged: that is the last of `replay`, and the machines were not asked beyond it."""
 
     @property
     def ok(self) -> bool:
@@ -62,7 +64,7 @@ def check_run(run_dir: Path) -> Verdict:
         return Verdict([], 0, 0)
     params = sizes_of(view.manifest, view.config)
     checker, commits = Checker(params, slack_ns=params.alive_ns), _Commits()
-    num_entries = 0
+    num_entries, is_cut_off = 0, False
     try:
         for entry in expand(_merged(_tapes(view)), params):
             num_entries += 1
@@ -70,6 +72,7 @@ def check_run(run_dir: Path) -> Verdict:
             commits.read(entry)
     except AtollError as error:
         commits.problems.append(error.what)
+        is_cut_off = isinstance(error, TapeError)
     except Exception as error:  # a machine that stumbles over a tape with a gap is a finding too
         commits.problems.append(f"line {num_entries} cannot be replayed: {type(error).__name__}: {error}")
     records, base = _as_of(view, commits.stored)
@@ -78,7 +81,7 @@ def check_run(run_dir: Path) -> Verdict:
         commits.compare_sums(checker.num_merges, fold(records, base).merges)
     violations = [str(violation) for violation in checker.violations]
     num_checks = sum(checker.num_checks.values())
-    return Verdict(violations, num_checks, num_entries, commits.problems, commits.since)
+    return Verdict(violations, num_checks, num_entries, commits.problems, commits.since, is_cut_off)
 
 
 @dataclass(slots=True)

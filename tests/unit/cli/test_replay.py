@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,22 @@ def test_damage_is_named_and_ends_with_one(copy, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is False
     assert len(said["problems"]) == 1
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_machines_that_a_damaged_tape_kept_from_being_asked_are_not_blamed(copy, block, capsys):
+    with closing(sqlite3.connect(copy / "run.db")) as db, db:
+        db.execute("UPDATE blocks SET content = content || x'00' WHERE id = ?", (block,))
+        if block == 1:
+            shutil.rmtree(copy / "learners")
+    assert run(["replay", str(copy)]) == 1
+    page = capsys.readouterr().out
+    assert f"problem: decisions: Block {block} of the tape" in page
+    assert "did not decide the same" not in page
+    if block == 1:
+        assert page.startswith("decisions  not looked at: the tape cannot be read\n")
+    else:
+        assert "lines of tape up to where it is damaged: the machines decided the same" in page
 
 
 def test_until_a_tick_every_fragment_has_its_digest(finished, capsys):
