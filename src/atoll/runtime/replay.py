@@ -9,7 +9,8 @@ Three layers, each the proof of another part of the run:
     merges      where the offers were kept (`offers`), they are decoded and merged again with the recorded
                 contributors; the result must have the digest of the delta in the record
 
-A version that was rolled back counts no more, and is not computed again.
+A version that was rolled back counts no more, and is not computed again. What agrees may still be less than
+there was: a database that has lost its end (`store.head`) is a problem too.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ def replay_run(
             result = _Replay(past, until, keep_values, progress).run()
             if result.ok or not past.has_moved():
                 break
+        if lost := past.view.loss():
+            result.problems.insert(0, f"run.db: {lost}")
         if until is None:
             result.decisions = verdict = _decisions(run_dir)
             result.problems += verdict.violations + [f"decisions: {problem}" for problem in verdict.replay]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.core.records import RoundRecord
+from atoll.core.records import EpochRecord, RoundRecord
 from atoll.runtime.past import open_past
-from atoll.runtime.store import read_run
+from atoll.runtime.store import RunStore, read_run
 from tests.integration.conditions import wait_until
 from tests.integration.programs import batch, config, sgd
 
-__all__ = ["NAMES", "Fleet", "finished_run", "flip", "model", "pruned_run", "rounds", "settings"]
+__all__ = ["NAMES", "Fleet", "finished_run", "flip", "lose_end", "model", "pruned_run", "rounds", "settings"]
 
 NAMES = ("learner-0", "learner-1")
 NUM_VERSIONS = 4
@@ -109,3 +110,15 @@ def flip(path: Path, at: int = -1) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
+
+
+def lose_end(run_dir: Path) -> int:
+    """One more record is committed, and run.db comes back without it; returns its number."""
+    older = run_dir.with_suffix(".older")
+    shutil.copy(run_dir / "run.db", older)
+    view = read_run(run_dir)
+    store = RunStore.open(run_dir, view.config)
+    assert store.commit(EpochRecord(view.state.epoch + 1, ()), sync=True, lines=[]) == ""
+    store.close()
+    older.replace(run_dir / "run.db")
+    return len(view.records) + 1

@@ -23,7 +23,7 @@ from atoll.runtime.replay import Merges, Replayed, replay_run
 from atoll.runtime.store import RunStore, read_run
 from atoll.runtime.store.files import Files
 from atoll.runtime.store.ledger import Ledger
-from tests.unit.runtime.small_runs import Fleet, finished_run, flip, pruned_run, rounds, settings
+from tests.unit.runtime.small_runs import Fleet, finished_run, flip, lose_end, pruned_run, rounds, settings
 
 
 @pytest.fixture(scope="module", params=["f32", "int4"])
@@ -257,6 +257,13 @@ def test_one_changed_byte_of_the_tape_is_found_and_named(copy):
         db.execute("UPDATE blocks SET content = ? WHERE id = 2", (bytes(body),))
     problem = only_problem(replay_run(copy))
     assert problem == "decisions: Block 2 of the tape does not fit the digest chain."
+
+
+@pytest.mark.parametrize("until", [None, 1])
+def test_a_database_that_has_lost_its_end_does_not_replay_though_all_that_is_left_agrees(copy, until):
+    number = lose_end(copy)
+    problem = only_problem(replay_run(copy, until=until))
+    assert problem == f"run.db: its newest records are lost, 1 of them: record {number}"
 
 
 def test_spoiled_initial_weights_are_named(copy):

@@ -51,6 +51,17 @@ class RunView:
         finally:
             ledger.close()
 
+    def loss(self) -> str:
+        """What run.db lacks of what was certainly in it once, in words; "" if nothing."""
+        ledger = _open(self.run_dir)
+        try:
+            with ledger.reading():
+                return ledger.loss()
+        except sqlite3.Error as error:
+            raise damaged(ledger.path, str(error)) from error
+        finally:
+            ledger.close()
+
     def found(self) -> Found:
         """State and current fragments, rebuilt and checked as a restart would."""
         ledger = _open(self.run_dir)
