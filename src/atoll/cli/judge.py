@@ -48,12 +48,18 @@ def judge(settings: Mapping[str, Any], run_dir: str) -> dict[str, Any]:
 
 
 def export(
-    settings: Mapping[str, Any] | None, run_dir: str, out: str, model: nn.Module | None = None
+    settings: Mapping[str, Any] | None,
+    run_dir: str,
+    out: str,
+    model: nn.Module | None = None,
+    *,
+    accepts_loss: bool = False,
 ) -> dict[str, Any]:
     """Write the newest weights of a run; with a recipe's transformers model also its config.json."""
     from atoll.runtime.export import export_run
 
-    return export_run(Path(run_dir), Path(out), model_config(settings, model))
+    config = model_config(settings, model)
+    return export_run(Path(run_dir), Path(out), config, accepts_loss=accepts_loss)
 
 
 def model_config(settings: Mapping[str, Any] | None, model: nn.Module | None = None) -> dict[str, Any] | None:

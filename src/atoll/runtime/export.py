@@ -17,11 +17,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from atoll.core.records import StoredState
 from atoll.errors import StoreError
 from atoll.numerics.manifest import Manifest
 from atoll.runtime.store import read_run
 
 __all__ = ["export_run", "mean_buffers", "weights_of", "write_model"]
+
+MAX_NAMED = 3
+"""Problems that a refusal names."""
 
 
 def weights_of(manifest: Manifest, fragments: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -55,21 +59,49 @@ def mean_buffers(run_dir: Path) -> dict[str, Tensor]:
     return {name: total / weights[name] for name, total in sums.items()}
 
 
-def export_run(run_dir: Path, out: Path, config: Mapping[str, object] | None = None) -> dict[str, object]:
+def export_run(
+    run_dir: Path, out: Path, config: Mapping[str, object] | None = None, *, accepts_loss: bool = False
+) -> dict[str, object]:
     """Write the run's newest weights below `out`; `config` is a transformers config to put beside them.
 
-    The answer counts a tied weight once.
+    The answer counts a tied weight once. If merges are lost the newest weights cannot be had: that is a
+    `StoreError`, unless `accepts_loss`. Then the newest that can be had are written; the answer says in
+    `lost` what is missing, and counts in `merges` and `versions` only what was written.
     """
     view = read_run(run_dir)
+    lost = view.loss()
     found = view.found()
+    problems = [f"run.db: {lost}"] if lost else []
+    problems += found.state.problems if found.state.rollbacks else ()
+    if problems and not accepts_loss:
+        raise _not_whole(run_dir, problems)
     if found.fragments is None or view.manifest is None:
         raise StoreError(
             f"The run in {run_dir} has no weights yet.",
             "Nothing was ever merged or seeded.",
             "Train first, then export.",
         )
+    merges = found.state.merges - sum(back.from_version - back.to_version for back in found.state.rollbacks)
     served = [state.served for state in found.fragments]
-    return write_model(run_dir, out, view.manifest, served, found.state.merges, config)
+    written = write_model(run_dir, out, view.manifest, served, merges, config)
+    return written | {"versions": _versions(found.state), "lost": problems}
+
+
+def _versions(state: StoredState) -> list[int]:
+    """What each fragment was rebuilt to."""
+    reached = {back.fragment: back.to_version for back in state.rollbacks}
+    return [reached.get(p, fragment.version) for p, fragment in enumerate(state.fragments)]
+
+
+def _not_whole(run_dir: Path, problems: Sequence[str]) -> StoreError:
+    more = len(problems) - MAX_NAMED
+    named = "; ".join(problems[:MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    return StoreError(
+        f"The run in {run_dir} has lost merges: {named}.",
+        "Its newest weights cannot be had, so nothing was written.",
+        "Restore the run directory from a copy, or export what is left with --accept-loss; "
+        "`atoll fsck` says what that is.",
+    )
 
 
 def write_model(
@@ -80,7 +112,7 @@ def write_model(
     merges: int,
     config: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """Write these fragments of a run as a model, with its newest buffers; answers as `export_run`."""
+    """Write these fragments of a run as a model, with its newest buffers; says where, and what is in it."""
     tensors = weights_of(manifest, fragments)
     tensors |= {name: value for name, value in mean_buffers(run_dir).items() if name not in tensors}
     try:
