@@ -25,7 +25,7 @@ Name = Annotated[str | None, typer.Option(help="Of this learner.", show_default=
 StateDir = Annotated[
     Path | None,
     typer.Option(
-        help="Where name, key and data cursor are kept between two lives.",
+        help="Where name, key, data cursor and optimizer state are kept between two lives.",
         show_default="learners/RUN/NAME if there is a --name",
     ),
 ]
