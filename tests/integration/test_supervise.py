@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ import pytest
 
 import atoll
 from atoll.config import RunConfig
+from atoll.core.records import EpochRecord
+from atoll.errors import StoreError
+from atoll.recipes import load_recipe
+from atoll.runtime.processes import SYNCER, Fleet
+from atoll.runtime.store import RunStore
 from atoll.runtime.supervising import Supervised
 from tests.integration.conditions import wait_until
 from tests.integration.programs import Task, config, join_and_train, model, sgd, train
@@ -164,3 +170,21 @@ def test_a_syncer_whose_fork_server_has_died_is_not_left_beside_its_successor(tm
     kept.run(strike)
     assert learners[0].result()
     assert any("exit code 255" in line for line in said)
+
+
+def test_a_fleet_accepts_a_loss_at_its_first_start_and_later_no_more(tmp_path):
+    run_dir, settings = tmp_path / "reef", config()
+    store = RunStore.open(run_dir, settings)
+    assert [store.commit(EpochRecord(epoch, ()), sync=True, lines=[]) for epoch in (1, 2)] == ["", ""]
+    store.close()
+    with contextlib.closing(sqlite3.connect(run_dir / "run.db")) as db, db:
+        db.execute("DELETE FROM records WHERE id = 2")
+    recipe = load_recipe("vit-digits").settings()
+    with pytest.raises(StoreError, match="--accept-loss"):
+        Fleet(run_dir, settings, recipe, []).start()
+    fleet = Fleet(run_dir, settings, recipe, [], accepts_loss=True)
+    try:
+        fleet.start()
+        assert True not in fleet.children[SYNCER].args
+    finally:
+        fleet.stop()

@@ -86,6 +86,13 @@ Resume = Annotated[
     Path | None,
     typer.Option(help="Go on with the run in this directory, after Ctrl-C, a crash or a power cut."),
 ]
+AcceptLossAtResume = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="With --resume: go on although the directory has lost merges it promised to keep.",
+    ),
+]
 
 # Of `atoll syncer`
 

@@ -25,7 +25,7 @@ from atoll.runtime.fleet_file import FleetFile
 __all__ = ["SUMMARY", "Plan", "check_flags", "resumed"]
 
 SUMMARY = "summary.json"
-MAY_CHANGE = ("resume", "steps", "kills", "settings", "as_json")
+MAY_CHANGE = ("resume", "accept_loss", "steps", "kills", "settings", "as_json")
 """Parameters of `atoll train` that may be given again; the others made the run what it is."""
 
 
@@ -42,6 +42,8 @@ class Plan:
     is_finished: bool = False
     summary: dict[str, Any] | None = None
     """Of a run that was finished and judged."""
+    accepts_loss: bool = False
+    """Whether it may go on without merges that its directory has lost."""
 
 
 def check_flags(context: typer.Context) -> None:
@@ -79,10 +81,17 @@ def resumed(run_dir: Path, steps: int | None, settings: Iterable[str]) -> Plan:
     changes = {} if steps is None else {"budget": {"ticks": steps}}
     is_finished = _read(place / "status.json").get("state") == "finished"
     summary = _read(place / SUMMARY) if is_finished else {}
+    config = config_of(place, None, changes, settings)
+    if is_finished and config.budget != config_of(place, None, {}, ()).budget:
+        raise ConfigError(
+            f"The run in {run_dir} is finished, and its budget can be changed no more.",
+            "Its learners have been sent home, so nobody would train for the steps that were added.",
+            f"A finished run goes on after `atoll rollback {run_dir} --to T`, which takes it back to tick T.",
+        )
     return Plan(
         place,
         recipe_from(recipe),
-        config_of(place, None, changes, settings),
+        config,
         FleetFile.read(place),
         is_old=True,
         is_finished=is_finished,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import typer
@@ -18,6 +18,7 @@ from atoll.cli.logs import end_on_sigterm
 from atoll.cli.resume import SUMMARY, Plan, check_flags, resumed
 from atoll.cli.settings import Kill, new_run_dir, parse_kill, parse_speeds, run_config, unusable
 from atoll.cli.watch import Watch
+from atoll.errors import ConfigError
 from atoll.observe.live import Live
 from atoll.observe.summary import Summary, render_summary
 from atoll.recipes import load_recipe
@@ -42,6 +43,7 @@ def train(
     seed: opt.Seed = 0,
     run_dir: opt.NewRunDir = None,
     resume: opt.Resume = None,
+    accept_loss: opt.AcceptLossAtResume = False,
     config: opt.ConfigFile = None,
     settings: opt.Settings = None,
     model: opt.Model = None,
@@ -66,8 +68,9 @@ def train(
     end_on_sigterm()
     if resume is not None:
         check_flags(context)
-        plan = resumed(resume, steps, settings or ())
+        plan = replace(resumed(resume, steps, settings or ()), accepts_loss=accept_loss)
     else:
+        _refuse_loss_of_a_new_run(accept_loss)
         chosen = load_recipe(recipe, size, seed=seed, model=model, data=data)
         paces = parse_speeds(speeds, learners)
         resolved = run_config(
@@ -84,6 +87,15 @@ def train(
     names = [SYNCER, *learner_names(len(plan.fleet.speeds))]
     planned = [parse_kill(text, names) for text in kills or ()]
     _carry_out(plan, planned, as_json)
+
+
+def _refuse_loss_of_a_new_run(accept_loss: bool) -> None:
+    if accept_loss:
+        raise ConfigError(
+            "--accept-loss was given without --resume.",
+            "A new run has nothing that it could have lost.",
+            "Leave it out, or name the run that is to go on: --resume RUN.",
+        )
 
 
 def _carry_out(plan: Plan, kills: Sequence[Kill], as_json: bool) -> None:
@@ -132,7 +144,8 @@ class Training:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.fleet = Fleet(plan.run_dir, plan.config, plan.recipe.settings(), plan.fleet.speeds)
+        recipe, speeds = plan.recipe.settings(), plan.fleet.speeds
+        self.fleet = Fleet(plan.run_dir, plan.config, recipe, speeds, accepts_loss=plan.accepts_loss)
         since_s = 0.0 if plan.is_finished else time.time()
         self.watch = Watch(self.fleet, plan.recipe.unit, plan.fleet.began_s, since_s)
 

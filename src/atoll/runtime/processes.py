@@ -68,6 +68,8 @@ class Fleet:
     speeds: Sequence[float]
     """One per learner: 0.5 takes twice the time for each step."""
     down_s: float = DOWN_S
+    accepts_loss: bool = False
+    """Whether the syncer may go on, at its first start, without merges that its directory has lost."""
     url: str = ""
     events: list[Event] = field(default_factory=list)
     children: dict[str, Child] = field(default_factory=dict)
@@ -76,19 +78,23 @@ class Fleet:
         """Start the syncer, wait for its URL, start the learners. Raises what keeps it from starting."""
         (self.run_dir / "logs").mkdir(parents=True, exist_ok=True)
         self.warm_up()
-        args = (self.config.to_toml(), str(self.run_dir))
-        syncer = Child(SYNCER, children.run_syncer, (*args, 0), self.log_path(SYNCER))
+        args = self._syncer_args(0, self.accepts_loss)
+        syncer = Child(SYNCER, children.run_syncer, args, self.log_path(SYNCER))
         self.children[SYNCER] = syncer
         self.url = first_start(syncer, self.run_dir)
         where = parse(self.url)
         assert isinstance(where, RunURL)
-        syncer.args = (*args, where.port)
+        # What was lost is accepted once: if more is lost later, somebody should know.
+        syncer.args = self._syncer_args(where.port, False)
         for name, speed in zip(learner_names(len(self.speeds)), self.speeds, strict=True):
             state_dir = str(self.run_dir / "learners" / name)
             learner = (dict(self.settings), self.url, str(self.run_dir), name, state_dir, speed)
             child = Child(name, children.run_own_learner, learner, self.log_path(name), self.down_s)
             self.children[name] = child
             child.start()
+
+    def _syncer_args(self, port: int, accepts_loss: bool) -> tuple[object, ...]:
+        return self.config.to_toml(), str(self.run_dir), port, "127.0.0.1", None, None, accepts_loss
 
     def warm_up(self) -> None:
         """Have torch and the model's library imported, for all children and for `in_child`."""

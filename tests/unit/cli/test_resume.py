@@ -74,6 +74,25 @@ def test_a_finished_run_says_so(left, capsys):
     assert json.loads(said.out) == {"violations": 0, "merges": 7}
 
 
+@pytest.mark.parametrize("more", [["--steps", "500"], ["--set", "budget.tokens=9000"]])
+def test_the_budget_of_a_finished_run_cannot_be_raised(left, more, capsys):
+    (left / "status.json").write_text(json.dumps({"state": "finished"}))
+    (left / "summary.json").write_text(json.dumps({"violations": 0}))
+    assert run(["train", "--resume", str(left), *more]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is finished" in said
+    assert f"atoll rollback {left} --to T" in said
+    assert run(["train", "--resume", str(left), "--steps", "50", "--json"]) == 0, "that is what it had"
+
+
+def test_a_loss_can_be_accepted_when_a_run_goes_on_and_only_then(left, capsys):
+    (left / "status.json").write_text(json.dumps({"state": "finished"}))
+    (left / "summary.json").write_text(json.dumps({"violations": 0}))
+    assert run(["train", "--resume", str(left), "--accept-loss"]) == 0
+    assert run(["train", "--accept-loss"]) == 2
+    assert "--accept-loss was given without --resume" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("more", [["--learners", "3"], ["--size", "small"], ["gemma"], ["--seed", "0"]])
 def test_what_made_the_run_cannot_be_given_again(left, more, capsys):
     assert run(["train", *more, "--resume", str(left)]) == 2
