@@ -58,6 +58,9 @@ CRASH_COST = {
     "snapshot": "at most the merges since the last snapshot",
 }
 
+UNHEARD = -(1 << 60)
+"""Instead of a clock that nobody has told yet."""
+
 
 @dataclass(slots=True)
 class LearnerBook:
@@ -68,10 +71,12 @@ class LearnerBook:
     incarnation: int = 0
     shard: int = 0
     address: str = ""
-    first_clock: int = -1
+    first_clock: int = UNHEARD
+    """Where the clock stood when the life began, moved back with it when an operator goes back: it may be
+    negative, and what was counted stays counted."""
     clock: int = 0
     tokens: int = 0
-    offered_clock: int = -1
+    offered_clock: int = UNHEARD
     kept_steps: int = 0
     """Of lives that have ended."""
     past_steps: int = 0
@@ -92,7 +97,7 @@ class LearnerBook:
     @property
     def life_steps(self) -> int:
         """Steps of the current life."""
-        return max(0, self.clock - self.first_clock) if self.first_clock >= 0 else 0
+        return max(0, self.clock - self.first_clock) if self.first_clock != UNHEARD else 0
 
     @property
     def median_step_ns(self) -> int:
@@ -102,17 +107,29 @@ class LearnerBook:
     def begin_life(self, incarnation: int) -> None:
         """A new incarnation: what the old one had not offered is lost."""
         if self.incarnation and incarnation != self.incarnation:
-            offered = self.offered_clock - self.first_clock if self.offered_clock >= 0 else 0
+            offered = self.offered_clock - self.first_clock if self.offered_clock != UNHEARD else 0
             self.kept_steps += max(0, min(offered, self.life_steps))
             self.past_steps += self.life_steps
             self.past_tokens += self.tokens
             if self.telemetry is not None:
                 self.past_held_ns += self.telemetry.held_ns
                 self.past_wall_ns += self.telemetry.wall_ns
-            self.first_clock = self.offered_clock = -1
+            self.first_clock = self.offered_clock = UNHEARD
             self.clock = self.tokens = 0
             self.telemetry = None
         self.incarnation = incarnation
+
+    def reported(self, report: msg.Report) -> None:
+        """A step, or several. A clock that is lower than before was put back: the steps go on from there."""
+        if self.first_clock == UNHEARD:
+            self.first_clock = report.clock
+        if report.clock > self.clock and report.step_ns:
+            self.step_ns.append(report.step_ns)
+        back = self.clock - report.clock
+        if back > 0:
+            self.first_clock -= back
+            self.offered_clock -= back if self.offered_clock != UNHEARD else 0
+        self.clock, self.tokens = report.clock, report.tokens
 
 
 @dataclass(eq=False)
@@ -154,11 +171,7 @@ class Books:
         if book is None or getattr(message, "incarnation", 0) != book.incarnation:
             return
         if isinstance(message, msg.Report):
-            if book.first_clock < 0:
-                book.first_clock = message.clock
-            if message.clock > book.clock and message.step_ns:
-                book.step_ns.append(message.step_ns)
-            book.clock, book.tokens = message.clock, message.tokens
+            book.reported(message)
         elif isinstance(message, msg.Header):
             book.offers += 1
             book.offered_clock = book.clock + 1

@@ -144,6 +144,26 @@ def test_what_a_life_had_not_offered_when_it_died_is_not_kept():
     assert shown["goodput"] == pytest.approx((11 + 5) / 100)
 
 
+def test_steps_stay_counted_when_an_operator_goes_back_and_the_clock_with_it():
+    books = books_of()
+    books.admitted("ada", 1, 0, "", 0)
+    for clock in range(50, 101):
+        books.heard(report("ada", clock, tokens=clock - 50), t=clock)
+    books.heard(header("ada"), t=100)
+    books.heard(report("ada", 20, tokens=50), t=20)
+    book = books.learners["ada"]
+    assert (book.clock, book.life_steps) == (20, 50)
+    for clock in range(21, 31):
+        books.heard(report("ada", clock, tokens=clock + 30), t=clock)
+    assert book.life_steps == 60
+    books.heard(report("ada", 5, tokens=60), t=5)
+    books.heard(report("ada", 9, tokens=64), t=9)
+    shown = status(books)
+    assert row(shown, "ada")["steps"] == shown["learner_steps"] == 64
+    books.admitted("ada", 2, 0, "", SECOND)
+    assert (book.past_steps, book.kept_steps) == (64, 51), "what it had offered before counts as kept"
+
+
 def test_a_life_that_offered_nothing_keeps_nothing():
     books = books_of()
     books.admitted("ada", 1, 0, "", 0)
