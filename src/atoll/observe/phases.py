@@ -5,7 +5,9 @@ which `step()` held the loop and the CPU was used. A phase is the difference bet
 last sample, summed over the survivors: the learners that were there through all of it and were not
 killed themselves meanwhile. `before` and `after` are at most `window_s` long and end where
 another kill or return begins, so that they show calm. `during` lasts from the kill until the
-victim has healed. Only samples taken count; nothing is interpolated. Time is an argument.
+victim has healed. Only samples taken count; nothing is interpolated. Steps are told at every boundary, the
+milliseconds once a second: after an outage of the syncer the former may be back first. So the cost of a step
+is that of the survivors whose milliseconds have moved, and unknown if nobody's have. Time is an argument.
 """
 
 from __future__ import annotations
@@ -103,11 +105,13 @@ def _row(phase: str, samples: Sequence[Sample], survivors: Sequence[str]) -> dic
     if len(samples) < 2 or not survivors:
         return row
     first, last = _counters(samples[0]), _counters(samples[-1])
-    steps, held_ms, cpu_ms = (sum(last[n][i] - first[n][i] for n in survivors) for i in range(len(KEYS)))
+    grown = [[after - before for before, after in zip(first[n], last[n], strict=True)] for n in survivors]
     seconds = float(samples[-1]["at_s"]) - float(samples[0]["at_s"])
     row["seconds"] = seconds
     if seconds > 0:
-        row["steps_per_s"] = steps / seconds
+        row["steps_per_s"] = sum(steps for steps, _, _ in grown) / seconds
+    told = [counters for counters in grown if any(counters[1:])]
+    steps, held_ms, cpu_ms = (sum(counters[i] for counters in told) for i in range(len(KEYS)))
     if steps > 0:
         row |= {"held_ms": held_ms / steps, "cpu_ms": cpu_ms / steps}
     return row

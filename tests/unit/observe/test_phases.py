@@ -124,5 +124,20 @@ def test_survivors_that_stand_still_have_no_cost_per_step():
     assert rows(table)["during"]["held_ms"] is None
 
 
+def test_steps_whose_cost_nobody_has_told_yet_have_no_cost_and_not_none_at_all():
+    found = [sample(float(s), a=s, b=s) for s in range(31)]
+    for during in found[10:21]:  # the syncer is away; reports are heard again before telemetry is
+        for detail in during["learner_details"]:
+            detail |= {"held_total_ms": 10.0, "cpu_total_ms": 100.0}
+    (table,) = kill_tables(found, [Kill("syncer", 10.0, 20.0, "")])
+    told = rows(table)["during"]
+    assert (told["steps_per_s"], told["held_ms"], told["cpu_ms"]) == (2.0, None, None)
+    assert rows(table)["before"]["cpu_ms"] == rows(table)["before"]["held_ms"] * 10 == 10.0
+    found[20]["learner_details"][0] |= {"held_total_ms": 15.0, "cpu_total_ms": 180.0}
+    (table,) = kill_tables(found, [Kill("syncer", 10.0, 20.0, "")])
+    told = rows(table)["during"]
+    assert (told["held_ms"], told["cpu_ms"]) == (0.5, 8.0), "of the one who has told, per step of its own"
+
+
 def test_no_kill_is_no_table():
     assert kill_tables(samples(), []) == []
