@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fsck"]
 
-SHOWN_STRAYS = 3
+SHOWN_FILES = 3
 
 
 def fsck(
@@ -57,17 +57,24 @@ def _show(console: Console, report: Report) -> None:
     console.print(table)
     for problem in report.problems:
         console.print(Text(f"- {problem}"), soft_wrap=True)
-    if report.strays:
-        more = len(report.strays) - SHOWN_STRAYS
-        names = ", ".join(report.strays[:SHOWN_STRAYS]) + (f" and {more} more" if more > 0 else "")
-        console.print(Text(f"Left over, harmless, deleted in time: {names}", style="dim"), soft_wrap=True)
-    if report.problems:
+    _name_files(console, "Left over, harmless, deleted in time", report.strays)
+    _name_files(console, "Of versions given up", report.given_up)
+    if report.problems and not report.fragments:
+        console.print("What can be saved cannot be told: no version is proven.")
+    elif report.problems:
         console.print("What can be saved:")
         for part in report.fragments:
             saved = _saved(part.fragment, part.version, part.recoverable, part.source)
             console.print(Text(f"- {saved}"), soft_wrap=True)
     else:
         console.print(f"The run is whole: {report.commits:,} merges, folded from {report.since}.")
+
+
+def _name_files(console: Console, what: str, files: tuple[str, ...]) -> None:
+    if files:
+        more = len(files) - SHOWN_FILES
+        names = ", ".join(files[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+        console.print(Text(f"{what}: {names}", style="dim"), soft_wrap=True)
 
 
 def _saved(fragment: int, version: int, recoverable: int | None, source: str) -> str:

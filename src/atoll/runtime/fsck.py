@@ -64,7 +64,12 @@ class Report:
     """Where the fold began."""
     problems: tuple[str, ...]
     strays: tuple[str, ...]
-    """Files that belong to nothing, left by a crash or about to be named: harmless, deleted in time."""
+    """Files that belong to nothing, left by a crash or about to be named: harmless, deleted in time.
+
+    None if records are lost: then nobody knows what belongs to nothing.
+    """
+    given_up: tuple[str, ...]
+    """Files of versions that were rolled back."""
     checks: tuple[Check, ...]
     fragments: tuple[Saved, ...]
     """What can be saved, by fragment."""
@@ -125,6 +130,8 @@ class _Look:
     records: list[Record] = field(default_factory=list)
     rows: list[SnapshotRow] = field(default_factory=list)
     state: StoredState = field(default_factory=StoredState)
+    is_complete: bool = False
+    """Whether no record is lost, as far as can be told."""
 
     def report(self) -> Report:
         """Look at everything."""
@@ -140,10 +147,18 @@ class _Look:
         folded = beside.fold()
         is_short = any(part.recoverable != part.version for part in beside.saved)
         extent = f"{self.state.merges:,} merges, from {beside.since}{', not to the end' if is_short else ''}"
-        self._note("fold", extent, folded)
+        if self.is_complete or beside.saved:
+            self._note("fold", extent, folded)
         strays = [*beside.strays, *(path.name for path in sorted(self.run_dir.glob(f"{TEMPORARY}*")))]
-        found = (tuple(self.problems), tuple(strays), tuple(self.checks), tuple(beside.saved))
-        return Report(self.state.merges, beside.since, *found)
+        return Report(
+            self.state.merges,
+            beside.since,
+            tuple(self.problems),
+            tuple(strays) if self.is_complete else (),
+            tuple(beside.given_up),
+            tuple(self.checks),
+            tuple(beside.saved),
+        )
 
     def _note(self, name: str, what: str, problems: list[str]) -> None:
         self.problems += problems
@@ -170,6 +185,7 @@ class _Look:
         try:
             with closing(_connect(self.run_dir)) as db:
                 db.execute("BEGIN")
+                db.execute("SELECT name FROM sqlite_master").fetchall()  # if this fails, so does all else
                 self._note("pages", "SQLite", self._ask(check_integrity, db))
                 self._note("schema", "tables, indexes", self._ask(check_schema, db))
                 self._note("meta", "format, manifest, settings", self._meta(db, config))
@@ -177,7 +193,7 @@ class _Look:
                 self._head(db, slots)
                 self._tables(db)
                 self._tape(db)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from SQLite's own words
             self._note("run.db", "", [f"run.db: it cannot be read: {error}; no version can be told from it."])
 
     def _ask(self, check: Callable[[sqlite3.Connection], list[str]], db: sqlite3.Connection) -> list[str]:
@@ -200,7 +216,7 @@ class _Look:
             problems.append(f"run.db: {error}; no version can be told from it.")
         else:
             self.records, why = read_records(db, self.past)
-            self.state = fold(self.records, self.past.state)
+            self.state, self.is_complete = fold(self.records, self.past.state), not why
             if why:
                 problems.append(f"run.db: {why}; {_beyond(self.state)}.")
         since = f"from {self.past.record_id + 1:,} on" if self.past.record_id else "from the beginning"
@@ -213,7 +229,11 @@ class _Look:
         ]
         if heads:
             newest = max(heads)
-            problems += self._ask(lambda db: [lost] if (lost := loss(db, self.past, newest)) else [], db)
+            lost = self._ask(lambda db: [lost] if (lost := loss(db, self.past, newest)) else [], db)
+            self.is_complete = self.is_complete and not lost
+            problems += lost
+        elif problems:
+            self.is_complete = False  # there were heads, and nobody knows what they said
         self._note(HEAD, f"record {max(heads).record_id:,}" if heads else "none", problems)
 
     def _tables(self, db: sqlite3.Connection) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from atoll.cli.main import run
+from atoll.core.records import EpochRecord, Rollback, RoundRecord
 from atoll.runtime.store import RunStore
 from tests.unit.runtime.store.driver import Driver, config
 
@@ -61,6 +64,57 @@ def test_a_fragment_of_which_nothing_is_left_is_told(driver, capsys):
     assert run(["fsck", str(driver.run_dir)]) == 1
     page = capsys.readouterr().out
     assert "- fragment 0: nothing of its 2 versions; nothing that is left can be read" in page
+
+
+def lose_database(driver: Driver) -> None:
+    (driver.run_dir / "run.db").unlink()
+
+
+def lose_records(driver: Driver) -> None:
+    with closing(sqlite3.connect(driver.run_dir / "run.db")) as db, db:
+        db.execute("DELETE FROM records WHERE id > 4")
+
+
+def break_records(driver: Driver) -> None:
+    with closing(sqlite3.connect(driver.run_dir / "run.db")) as db, db:
+        db.execute("UPDATE records SET body = x'00' WHERE id = 5")
+
+
+def lose_both_heads(driver: Driver) -> None:
+    (driver.run_dir / "head").write_bytes(b"x" * 1024)
+
+
+@pytest.mark.parametrize("lose", [lose_database, lose_records, break_records, lose_both_heads])
+def test_the_remains_of_lost_records_are_not_called_harmless(driver, capsys, lose):
+    lose(driver)
+    (driver.run_dir / "deltas" / "abc.safetensors").write_bytes(b"")
+    assert run(["fsck", str(driver.run_dir)]) == 1
+    page = capsys.readouterr().out
+    assert "Left over" not in page
+    assert ".safetensors" not in page
+
+
+def test_a_file_that_is_no_database_is_told_once(driver, capsys):
+    (driver.run_dir / "run.db").write_bytes(b"no database at all" * 1000)
+    assert run(["fsck", str(driver.run_dir)]) == 1
+    page = capsys.readouterr().out
+    assert page.count("file is not a database") == 1
+    assert "- run.db: it cannot be read: file is not a database; no version can be told from it." in page
+    assert "\nfold" not in page
+    assert page.endswith("What can be saved cannot be told: no version is proven.\n")
+
+
+def test_files_of_versions_given_up_are_named_as_such(driver, capsys):
+    newest = driver.records[-1]
+    assert isinstance(newest, RoundRecord)
+    before = driver.records[-3]
+    assert isinstance(before, RoundRecord)
+    back = Rollback(0, 2, 1, before.digest, "", newest.contributors)
+    store = RunStore.open(driver.run_dir, config())
+    assert store.commit(EpochRecord(2, (back,), 1), sync=True, lines=[]) == ""
+    store.close()
+    assert run(["fsck", str(driver.run_dir)]) == 0
+    assert f"Of versions given up: deltas/{newest.delta_digest}.safetensors\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

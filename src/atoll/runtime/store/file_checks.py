@@ -3,7 +3,8 @@
 Every delta that a counting record names is held against its name, every registered snapshot against its list
 of contents, every kept offer against its digests. Then comes the fold: each fragment from the oldest base
 that a restart may need to its newest version, the digest compared at every commit. Files that belong to
-nothing are strays: a crash left them, or they are about to be named. They are no problem.
+nothing are strays: a crash left them, or they are about to be named. Those of versions that were rolled back
+are told apart. Neither is a problem.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class FileChecks:
     records: list[Record]
     rows: list[SnapshotRow]
     strays: list[str] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
+    """Files of versions that were rolled back."""
     num_deltas: int = 0
     num_offers: int = 0
     since: str = ""
@@ -82,9 +85,10 @@ class FileChecks:
         for chain in self._chains.values():
             for record in chain:
                 uses.setdefault(record.delta_digest, []).append(record)
+        once = {f"{record.delta_digest}.safetensors" for record in self._rounds()}
         for path in self._present:
             if path.suffix != ".safetensors" or path.stem not in uses:
-                self.strays.append(f"deltas/{path.name}")
+                self._set_aside("deltas", path.name, once)
                 continue
             self.num_deltas += 1
             if why := _why_not(partial(snapshots.read_delta, self.files, folder, path.stem)):
@@ -126,10 +130,11 @@ class FileChecks:
         """Every kept offer."""
         folder, problems = self.run_dir / offers.FOLDER, []
         known = {offers.offers_path(folder, r).name: r for chain in self._chains.values() for r in chain}
+        once = {offers.offers_path(folder, record).name for record in self._rounds()}
         for path in sorted(folder.glob("*")):
             record = known.get(path.name)
             if record is None:
-                self.strays.append(f"{offers.FOLDER}/{path.name}")
+                self._set_aside(offers.FOLDER, path.name, once)
                 continue
             self.num_offers += 1
             if why := _why_not(partial(offers.read_offers, self.files, path)):
@@ -156,6 +161,14 @@ class FileChecks:
                 end = max((e for e in (end, newer) if e is not None), key=lambda e: e.version, default=None)
             self.saved.append(_saved(thread, end))
         return problems
+
+    def _rounds(self) -> Iterable[RoundRecord]:
+        """All of them, those too that count no more."""
+        return (record for record in self.records if isinstance(record, RoundRecord))
+
+    def _set_aside(self, folder: str, name: str, once: set[str]) -> None:
+        """A file that no counting record names; `once` are the names that any record ever gave."""
+        (self.given_up if name in once else self.strays).append(f"{folder}/{name}")
 
     def _threads(self) -> list[Thread]:
         return threads(self.records, self._delta, self.config or RunConfig(), self.past.state)

@@ -9,7 +9,9 @@ import pytest
 
 from atoll.core.records import Contributor, EpochRecord, Rollback, RoundRecord, history
 from atoll.runtime.fsck import check_store
+from atoll.runtime.offers import KeptOffers, offers_path
 from atoll.runtime.store import RunStore
+from atoll.runtime.store.files import Files
 from atoll.runtime.store.floor import find_floor
 from atoll.runtime.store.ledger import SnapshotRow
 from tests.unit.runtime.store.driver import Driver, config
@@ -89,6 +91,21 @@ def test_a_run_that_kept_everything_misses_every_delta(folder):
     delta(driver, 0, 1).unlink()
     (problem,) = check_store(driver.run_dir).problems
     assert "it leads to version 1 of fragment 0" in problem
+
+
+def test_files_of_versions_given_up_are_told_from_what_a_crash_left(folder):
+    run = config(keep="all")
+    driver = Driver(RunStore.open(folder / "run", run), run).begin()
+    assert [driver.round(0) for _ in range(3)] == ["", "", ""]
+    lost = go_back(driver, 0, 2)
+    driver.store.close()
+    assert KeptOffers(driver.run_dir / "offers", Files()).keep(lost[0], {}, sync=False)
+    (driver.run_dir / "deltas" / ".tmp-1-1-x").write_bytes(b"")
+    report = check_store(driver.run_dir)
+    assert report.ok
+    assert report.strays == ("deltas/.tmp-1-1-x",)
+    offers = offers_path(driver.run_dir / "offers", lost[0]).name
+    assert report.given_up == (f"deltas/{lost[0].delta_digest}.safetensors", f"offers/{offers}")
 
 
 # The decision itself
