@@ -66,7 +66,7 @@ class Report:
     strays: tuple[str, ...]
     """Files that belong to nothing, left by a crash or about to be named: harmless, deleted in time.
 
-    None if records are lost: then nobody knows what belongs to nothing.
+    Empty if records are lost: then nobody knows what belongs to nothing.
     """
     given_up: tuple[str, ...]
     """Files of versions that were rolled back."""
