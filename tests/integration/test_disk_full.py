@@ -9,20 +9,23 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 import atoll
 from atoll.cli.main import run
+from atoll.core.events import Stepped
 from atoll.core.records import RoundRecord
 from atoll.runtime.fsck import check_store
 from atoll.runtime.replay import replay_run
 from atoll.runtime.store import read_run
 from atoll.runtime.store.files import Files
+from atoll.runtime.tape_file import TapeFile
 from atoll.runtime.verdict import check_run
 from atoll.tape.entries import Entry, Stored
 from tests.integration.conditions import wait_until
@@ -337,3 +340,26 @@ def test_a_learner_whose_own_disk_is_full_trains_on_says_so_and_saves_later(disk
         learner.leave()
         saved = json.loads((disk.folder / "state" / "cursor.json").read_bytes())["cursor"]
         assert saved == learner.cursor, "also what was refused before it left"
+
+
+def test_a_learner_whose_tape_is_refused_for_a_while_says_so_and_its_tape_has_no_gap(tmp_path):
+    with atoll.Syncer(settings()) as syncer:
+        learner = atoll.join(syncer.url, model=model(), name="ada", state_dir=tmp_path)
+        (path,) = tmp_path.glob("tape-*.db")
+
+        def train() -> str:
+            learner.step(tokens=8)
+            return str(row(syncer, "ada")["note"])
+
+        def rename(old: str, new: str) -> None:
+            with closing(sqlite3.connect(path, timeout=60)) as db, db:
+                db.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+        rename("blocks", "elsewhere")
+        wait_until(lambda: "the tape cannot be written: no such table" in train())
+        rename("elsewhere", "blocks")
+        wait_until(lambda: not train())
+        learner.leave(60)
+    with closing(TapeFile(path)) as tape:
+        steps = [entry.item.steps for entry in tape.read() if isinstance(entry.item, Stepped)]
+    assert sum(steps) == learner.watch.num_steps - learner.shell.missed_steps

@@ -36,13 +36,14 @@ from atoll.runtime.failpoints import reach
 from atoll.runtime.goodbye import say_goodbye_at_exit
 from atoll.runtime.learner import Learner, Schedule, check_name
 from atoll.runtime.learner_shell import LearnerShell
+from atoll.runtime.life_tape import LifeTape
 from atoll.runtime.loop import Loop
 from atoll.runtime.moment_files import MomentFiles
 from atoll.runtime.moment_keeper import MomentKeeper
 from atoll.runtime.security.identity import LearnerIdentity, StateLock
 from atoll.runtime.security.tls import client_context
 from atoll.runtime.security.tokens import read_token
-from atoll.runtime.tape_file import TapeFile, open_life
+from atoll.runtime.tape_file import open_life
 from atoll.runtime.uplink import Events, Uplink
 from atoll.runtime.worker import Worker
 from atoll.wire import messages as wire
@@ -276,7 +277,7 @@ class _Joining:
         self.is_started = True
         life = secrets.randbits(48)
         try:
-            tape = _open_tape(self.state_dir, life)
+            tape = self._open_tape(life)
         except AtollError as error:
             self._failed(error)
             return
@@ -297,6 +298,14 @@ class _Joining:
         )
         reach("L0")
         self.shell.start(self.name, self.identity.key_id, life)
+
+    def _open_tape(self, life: int) -> LifeTape | None:
+        assert self.shell is not None
+        assert self.config is not None
+        if self.state_dir is None:
+            return None
+        max_bytes = self.config.tape.keep_mb << 20
+        return LifeTape(open_life(self.state_dir, life), max_bytes, self.shell.take_tape)
 
     def _message(self, message: wire.Message, content: memoryview | None) -> None:
         if isinstance(message, msg.FromSyncer) and self.shell is not None and self.is_started:
@@ -401,7 +410,3 @@ def _settle_name(name: str | None, state_dir: Path | None, identity: LearnerIden
     if path is not None and chosen != saved:
         path.write_text(chosen + "\n", encoding="utf-8")
     return chosen
-
-
-def _open_tape(state_dir: Path | None, life: int) -> TapeFile | None:
-    return open_life(state_dir, life) if state_dir is not None else None

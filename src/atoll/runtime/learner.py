@@ -13,7 +13,6 @@ import logging
 import math
 import operator
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,10 +35,10 @@ from atoll.runtime.buffers import BUFFER_LIMIT, in_groups
 from atoll.runtime.cursor import load_cursor, save_cursor
 from atoll.runtime.failpoints import reach
 from atoll.runtime.learner_shell import LearnerShell, bytes_of
+from atoll.runtime.life_tape import LifeTape
 from atoll.runtime.loop import Loop
 from atoll.runtime.moment_keeper import MomentKeeper
 from atoll.runtime.stopwatch import Stopwatch, percentile, process_cpu_ns
-from atoll.runtime.tape_file import TapeFile
 from atoll.runtime.uplink import Uplink
 from atoll.runtime.worker import Worker
 from atoll.wire import messages as wire
@@ -76,7 +75,7 @@ class Learner:
     watch: Stopwatch = field(default_factory=Stopwatch)
     merged_tokens: int = 0
     """Of the whole run, summed over fragments, as the syncer last said."""
-    tape: TapeFile | None = None
+    tape: LifeTape | None = None
     ended: str = ""
     """Why this learner no longer takes part, if it does not."""
     _pid: int = field(default_factory=os.getpid)
@@ -86,6 +85,8 @@ class Learner:
     _is_cursor_saved: bool = True
     _unsaved: str = ""
     """What the disk refuses at the moment."""
+    _untaped: str = ""
+    """The same, of the tape."""
     _has_left: bool = False
     _is_lent: bool = False
     """The parameters hold the merged model for a while."""
@@ -380,7 +381,12 @@ class Learner:
 
     def _complaint(self, loss: float | None) -> str:
         """What is wrong with this learner, if something is: for the status, and once each for the log."""
-        complaints = [what_changed(self.model, self._known), self.shell.rejection, self._unsaved]
+        complaints = [
+            what_changed(self.model, self._known),
+            self.shell.rejection,
+            self._unsaved,
+            self._untaped,
+        ]
         if loss is not None and not math.isfinite(loss):
             complaints.append(f"the loss is {loss}")
         for complaint in filter(None, complaints):
@@ -396,13 +402,8 @@ class Learner:
 
     def _save(self) -> None:
         if self.tape is not None:
-            try:
-                self._save_tape(self.tape)
-            except sqlite3.Error as error:
-                log.warning("%s: the tape could not be written and has a gap: %s", self.name, error)
-                self.tape = None
-        else:
-            self.shell.take_tape()
+            reason = self.tape.save()
+            self._untaped = f"the tape cannot be written: {reason}" if reason else ""
         if self.state_dir is not None and not self._is_cursor_saved:
             self._is_cursor_saved = True
             try:
@@ -411,13 +412,6 @@ class Learner:
             except OSError as error:
                 self._is_cursor_saved = False  # tried again in a second, and when it leaves
                 self._unsaved = f"the data cursor cannot be saved: {error.strerror}"
-
-    def _save_tape(self, tape: TapeFile) -> None:
-        """A tape that has become too long begins anew, with what the machine is now."""
-        if tape.size() > self.config.tape.keep_mb << 20:
-            tape.begin_anew(self.shell.take_tape(with_image=True))
-        else:
-            tape.append(self.shell.take_tape())
 
     def _finish_work(self, timeout_s: float) -> None:
         """Let the worker encode the offers that were made, so that their bodies follow."""
