@@ -43,7 +43,7 @@ def lengthen(learner: Learner) -> None:
     """Put more onto a learner's tape than is kept."""
     tape, noise = learner.tape, random.Random(0).randbytes(1_500_000).hex()
     assert tape is not None
-    learner.worker.do(tape.append, [Entry(0, learner.shell.actor, Fault("noise", "", noise))])
+    learner.worker.do(tape.file.append, [Entry(0, learner.shell.actor, Fault("noise", "", noise))])
 
 
 def snapshots_of(run_dir: Path) -> list[SnapshotRow]:
