@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -64,7 +65,7 @@ class Trainee:
         self.learner.leave()
 
 
-def row(syncer: atoll.Syncer, name: str) -> dict[str, object]:
+def row(syncer: atoll.Syncer, name: str) -> dict[str, Any]:
     return next(row for row in syncer.status()["learner_details"] if row["name"] == name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def planned(kind: str, *, at: int, target: int = 0, steps: int = 3, strength: fl
     return PlannedFault(0, kind, at * STEP_NS, "", target, steps * STEP_NS, strength, -1)
 
 
-def run(*plan: PlannedFault, **values: object) -> World:
+def run(*plan: PlannedFault, **values: Any) -> World:
     """A calm fleet to which just this happens; nothing is violated."""
     calm = draw_scenario(3, faults=False)
     params = replace(calm.params, algorithm="decoupled", min_quorum=1, durability="merge", **values)
@@ -36,7 +37,7 @@ def donated() -> World:
     return run(planned("learner-crash", at=20), donates=True)
 
 
-def items(world: World, kind: type) -> list:
+def items(world: World, kind: type) -> list[Any]:
     return [entry.item for entry in world.tape if isinstance(entry.item, kind)]
 
 
