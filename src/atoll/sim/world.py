@@ -31,6 +31,7 @@ from atoll.tape.tape import Tape
 __all__ = ["MIN_MERGES", "Scenario", "World", "draw_scenario"]
 
 STEP_NS = 1000 * MS
+FRAGMENT_BYTES = 1_000_000
 MIN_MERGES = 30
 MAX_STEPS = 1200
 """A run that is not over after this many steps is hung."""
@@ -62,16 +63,10 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
     algorithm = rng.choices(ALGORITHMS, (8, 1, 1))[0]
     if algorithm == "diloco":
         num_fragments, interval = 2, rng.randint(6, 8)
-    fragment_bytes = 1_000_000
     slow_link = rng.random() < 0.3
     paces = [rng.choice((1, 1, 1, 1.2, 2)) * (0.9 + 0.2 * rng.random()) for _ in range(num_learners)]
     step_ns = tuple(int(STEP_NS * pace) for pace in paces)
-    rates = []
-    for m in range(num_learners):
-        transit_steps = rng.uniform(0.02, 0.2)
-        if slow_link and m == num_learners - 1:
-            transit_steps = rng.uniform(0.25, 0.4) * interval / num_fragments
-        rates.append(fragment_bytes / (transit_steps * STEP_NS / 1e9))
+    rates = _draw_rates(rng, num_learners, interval / num_fragments if slow_link else 0.0)
     cycle = interval * max(step_ns)
     params = RunParams(
         algorithm=algorithm,
@@ -82,9 +77,9 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         adopt=rng.choice(("overwrite", "overwrite", "blend", "rebase")),
         durability=rng.choice(("merge", "merge", "merge", "cycle", "snapshot")),
         snapshot_every=rng.choice((4, 9, 16)),
-        fragment_bytes=(fragment_bytes,) * num_fragments,
-        publish_bytes=(fragment_bytes,) * num_fragments,
-        full_bytes=(2 * fragment_bytes,) * num_fragments,
+        fragment_bytes=(FRAGMENT_BYTES,) * num_fragments,
+        publish_bytes=(FRAGMENT_BYTES,) * num_fragments,
+        full_bytes=(2 * FRAGMENT_BYTES,) * num_fragments,
         heartbeat_ns=5 * STEP_NS // 2,
         alive_ns=6 * STEP_NS,
         retry_ns=2 * STEP_NS,
@@ -108,13 +103,24 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         num_learners,
         step_ns,
         tuple(int(rng.uniform(5, 150) * MS) for _ in range(num_learners)),
-        tuple(rates),
+        rates,
         tuple(rng.choice((50, 100, 200)) for _ in range(num_learners)),
         faults_until_ns,
         finish_under_faults and faults,
         tuple(plan),
         seed % 100 == 0 if tensors is None else tensors,
     )
+
+
+def _draw_rates(rng: random.Random, num_learners: int, slow_steps: float) -> tuple[float, ...]:
+    """Bytes per second of every link; the last one is slow if a fragment's share of a cycle is given."""
+    rates = []
+    for m in range(num_learners):
+        transit_steps = rng.uniform(0.02, 0.2)
+        if slow_steps and m == num_learners - 1:
+            transit_steps = rng.uniform(0.25, 0.4) * slow_steps
+        rates.append(FRAGMENT_BYTES / (transit_steps * STEP_NS / 1e9))
+    return tuple(rates)
 
 
 def _guarded(params: RunParams, rng: random.Random) -> RunParams:
