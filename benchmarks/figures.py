@@ -73,7 +73,8 @@ class Paired:
     def within(self, percent: float) -> str:
         """Whether the true difference is at most this, as far as so few pairs can say."""
         if self.high <= percent:
-            return f"within {percent:g} %"
+            is_close = self.low >= -percent
+            return f"within {percent:g} %" if is_close else f"not worse by more than {percent:g} %"
         return f"more than {percent:g} %" if self.low > percent else "not resolved"
 
 

@@ -51,6 +51,10 @@ def test_paired_differences_are_percents_of_their_own_baselines():
     assert found.within(0.9) == "more than 0.9 %"
 
 
+def test_a_gain_is_not_called_within():
+    assert paired([0.95, 0.951, 0.949], [1.0, 1.0, 1.0]).within(1.0) == "not worse by more than 1 %"
+
+
 def test_three_pairs_have_students_interval():
     found = paired([99.0, 100.0, 101.0], [100.0, 100.0, 100.0])
     assert found.mean == pytest.approx(0.0)
