@@ -210,10 +210,8 @@ def run(guards: str, offers: str, seed: int, options: argparse.Namespace, texts:
         with atoll.Syncer(config(guards, options.steps), run_dir) as syncer:
             spoiler = train(syncer.url, offers, seed, options.since, texts[0])
             status, weights = syncer.status(), syncer.weights()
-            machine = syncer._shell.machine  # the status has the newest notes only
-            assert machine is not None
-            quarantines = machine.strikes.num_times
         last = f"learner-{NUM_LEARNERS - 1}"
+        put_in = [n for n in status["notes"] if (n["kind"], n["who"]) == ("quarantined", last)]
         spoiled, merged = count_merged(run_dir, last, spoiler.digests) if spoiler else (0, 0)
     model = Gpt(WIDTH, LAYERS)
     assert not model.load_state_dict(weights, strict=False).unexpected_keys  # tied names may be missing
@@ -228,7 +226,7 @@ def run(guards: str, offers: str, seed: int, options: argparse.Namespace, texts:
         merged=merged,
         rejected=rejected.pop(last),
         rejected_others=sum(rejected.values()),
-        quarantines=quarantines.get(last, 0),
+        quarantines=len(put_in),
         merges=status["merges"],
         seconds=time.monotonic() - began_s,
     )
