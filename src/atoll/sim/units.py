@@ -33,7 +33,8 @@ DAY = 86400.0
 YEAR = 365.25 * DAY
 
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-_SPANS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "min": MINUTE, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY, "mo": YEAR / 12, "y": YEAR}  # fmt: skip
+_SPANS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": MINUTE, "min": MINUTE, "h": HOUR}
+_SPANS |= {"d": DAY, "w": 7 * DAY, "mo": YEAR / 12, "y": YEAR}
 _RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "Tbit/s": 1e12}
 _RATE_WORDS = {"bps": "bit/s", "kbps": "kbit/s", "Mbps": "Mbit/s", "Gbps": "Gbit/s", "Tbps": "Tbit/s"}
 _AMOUNT = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf)\s*([A-Za-z/]*)\s*")

@@ -45,7 +45,7 @@ class Delay:
             if not (math.isfinite(value) and value >= 0.05):
                 raise ConfigError(
                     f"The {name} of a delay is {value}.",
-                    "An exponentiated Weibull distribution needs both above 0, and below 0.05 its mean is all tail.",
+                    "Below 0.05 the mean is all tail, and at 0 or less there is no such distribution.",
                     f"Give a {name} of at least 0.05; 1 and 1 make it exponential.",
                 )
 

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from atoll.errors import ConfigError
@@ -56,7 +57,7 @@ class CapacityTrace:
     def mean(self, until_s: float) -> float:
         """Mean chips at work from time 0 until a time."""
         edges = [0.0, *(time for time in self.times_s if 0 < time < until_s), until_s]
-        total = sum(self.at(start) * (end - start) for start, end in zip(edges[:-1], edges[1:], strict=True))
+        total = sum(self.at(start) * (end - start) for start, end in pairwise(edges))
         return total / until_s
 
 
