@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import ConfigError
 
-__all__ = ["Delay"]
+__all__ = ["Delay", "scale_of"]
 
 Floats = NDArray[np.float64]
 
@@ -58,11 +58,16 @@ class Delay:
         """Delays in seconds for uniform numbers in [0, 1)."""
         if math.isinf(self.mean_s):
             return np.full(uniform.shape, np.inf)
-        scale = self.mean_s / _unit_mean(self.shape, self.power)
+        scale = scale_of(self)
         if self.is_exponential:
             return -scale * np.log1p(-uniform)
         inner = np.exp(np.log(np.maximum(uniform, 1e-300)) / self.power)
         return np.asarray(scale * (-np.log1p(-np.minimum(inner, 1 - 1e-16))) ** (1.0 / self.shape))
+
+
+def scale_of(delay: Delay) -> float:
+    """s, from the mean."""
+    return delay.mean_s / _unit_mean(delay.shape, delay.power)
 
 
 @lru_cache(maxsize=64)

@@ -132,6 +132,8 @@ class Island:
     pauses: Pauses = field(default_factory=Pauses)
     trace: CapacityTrace | None = None
     """What a spot market grants; None: all chips, always."""
+    waiting: float = 0.0
+    """Share of its chips' stepping time spent waiting for slower chips in lock-step with them."""
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -150,7 +152,7 @@ class Island:
 
     @property
     def num_slices(self) -> float:
-        """Slices, not rounded: a learner of 100 chips in slices of 256 is 0.39 slices, and fails as one."""
+        """Slices, not rounded: the last one may be smaller."""
         return self.chips / self.slice_chips
 
 
@@ -234,16 +236,19 @@ def even_fleet(
 def lock_step(fleet: Fleet, *, elastic: bool = True) -> Fleet:
     """The same chips as one Data-Parallel learner: every failure stops all, the slowest sets the pace.
 
-    Its mean time between interruptions is that of the mix, its pauses are those of the first island.
-    Shocks of one learner strike the whole as often as they struck all of them, each with its share.
+    A chip of twice the slowest speed waits half of its time: `waiting`, a loss of goodput. The mean time
+    between interruptions is that of the mix, the pauses are those of the first island. Shocks of one
+    learner strike the whole as often as they struck all of them, each with its share.
     """
     first = fleet.islands[0]
     rate = sum(island.chips / island.mtbi_s for island in fleet.islands)
+    slowest = min(island.speed for island in fleet.islands)
     whole = Island(
         chips=fleet.chips,
         mtbi_s=fleet.chips / rate if rate else math.inf,
         slice_chips=first.slice_chips,
-        speed=min(island.speed for island in fleet.islands),
+        speed=slowest,
+        waiting=1.0 - sum(island.chips * slowest / island.speed for island in fleet.islands) / fleet.chips,
         pauses=replace(first.pauses, elastic=elastic),
         name="lock-step",
     )

@@ -36,7 +36,11 @@ class FleetResult:
     """Learners that step, of those that live (paused ones live, those without a chip do not)."""
     shares: dict[str, float]
     """Where the chip time went: a share for each name of SHARES; together 1."""
+    samples: tuple[float, ...]
+    """Goodput of each repetition; the same for the same seed however many are run."""
     learner_goodput: tuple[float, ...]
+    work: float
+    """Mean work done per second, in chips of speed 1: tokens follow from it."""
     num_failures: float
     """Interruptions of slices, shocks included, per repetition."""
     num_events: int
