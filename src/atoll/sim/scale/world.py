@@ -1,0 +1,195 @@
+"""A world whose only faults are those of its traces: learners that pause or go dark, a syncer that dies.
+
+Processes, links and disk are those of the protocol simulator, and so the machines are the production core.
+Models are ghosts; the tape is a ledger. A learner without chips stands still while its process lives and its
+heartbeats go on; one that is dark for long dies and comes back as a new life, which has to heal. The
+syncer dies at the beginning of each outage and is started again on its disk at the end.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.core import commands as do
+from atoll.core import messages as msg
+from atoll.core.params import MS, RunParams
+from atoll.sim.disk import Disk
+from atoll.sim.engine import Chance, Engine
+from atoll.sim.ghost import GhostLearner, GhostSyncer
+from atoll.sim.network import DOWN, Direction, Link, Network
+from atoll.sim.process import LearnerProcess, SyncerProcess
+from atoll.sim.scale.ledger import Ledger
+from atoll.sim.scale.pace import NEVER_NS, Pace
+from atoll.sim.scale.scenario import FRAGMENT_BYTES, ScaleScenario
+
+__all__ = ["FULL_BATCH", "ScaleWorld", "TracedLearner"]
+
+FULL_BATCH = 1_000_000
+"""Tokens of one step of the largest learner with all its chips; the others' in proportion."""
+LATENCY_MS = (5, 75)
+"""One way, drawn for each learner."""
+TRANSIT_STEPS = 0.1
+"""A fragment's time on its link."""
+SLICE_STEPS = 60
+"""Progress is told this often."""
+
+
+class TracedLearner(LearnerProcess):
+    """A learner whose steps follow a trace."""
+
+    pace: Pace
+    full_batch: int
+    on_dark: Callable[[TracedLearner, int], None]
+
+    def _schedule_step(self) -> None:
+        now_ns = self.engine.now_ns
+        work_ns = int(self.step_ns * (1 + self.jitter * (2 * self.rng.random() - 1)))
+        stint = self.pace.work(now_ns, work_ns)
+        if stint.back_ns:
+            self.call(stint.end_ns - now_ns, self.on_dark, self, stint.back_ns)
+            return
+        self.batch = max(1, round(self.full_batch * stint.share))
+        self.call(stint.end_ns - now_ns, self._step, stint.end_ns - now_ns)
+
+
+@dataclass(slots=True)
+class ScaleWorld:
+    """A scenario being run. `ledger` holds what came of it."""
+
+    scenario: ScaleScenario
+    ledger: Ledger = field(default_factory=Ledger)
+    engine: Engine = field(default_factory=Engine)
+    disk: Disk = field(default_factory=Disk)
+    syncer: SyncerProcess | None = None
+    learners: dict[str, TracedLearner] = field(default_factory=dict)
+    """The newest life of each."""
+    num_lives: int = 0
+    num_outages: int = 0
+    params: RunParams = field(init=False)
+    network: Network = field(init=False)
+    chance: Chance = field(init=False)
+    paces: dict[str, Pace] = field(init=False)
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self.params, self.chance = scenario.params(), Chance(scenario.seed)
+        self.network = Network(self.engine, self.chance.branch("network"), _no_trouble)
+        links = self.chance.branch("links")
+        rate = FRAGMENT_BYTES / (TRANSIT_STEPS * scenario.fastest_s)
+        for name in scenario.traces:
+            latency_ns = int(links.uniform(*LATENCY_MS) * MS)
+            self.network.links[name] = Link(Direction(latency_ns, rate), Direction(latency_ns, rate))
+        self.paces = {
+            name: Pace.of(trace, scenario.chips[name], scenario.dark_s)
+            for name, trace in scenario.traces.items()
+        }
+
+    def run(self, on_progress: Callable[[int], None] | None = None) -> None:
+        """Go on until the merges are done or the time is over. `on_progress` is told the merges so far."""
+        scenario, engine = self.scenario, self.engine
+        self._boot_syncer()
+        for start_s, end_s in scenario.outages:
+            engine.at(int(1e9 * start_s), self._syncer_out)
+            engine.at(int(1e9 * end_s), self._boot_syncer)
+        for name, pace in self.paces.items():
+            self._start_at(name, pace.begin_ns(0))
+        until_ns, slice_ns = int(1e9 * scenario.until_s), int(1e9 * SLICE_STEPS * scenario.fastest_s)
+        was_enabled = gc.isenabled()
+        gc.disable()  # many objects and hardly a cycle: collecting would cost more than it frees
+        try:
+            while engine.now_ns < until_ns and not self._is_done():
+                self._run_slice(min(until_ns, engine.now_ns + slice_ns))
+                if on_progress is not None:
+                    on_progress(self.ledger.merges)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _run_slice(self, until_ns: int) -> None:
+        self.engine.run(until_ns, stop=self._is_done)
+        if not self._is_done():
+            self.engine.run(until_ns)
+
+    def _is_done(self) -> bool:
+        return self.ledger.merges >= self.scenario.merges
+
+    # Learners
+
+    def _start_at(self, name: str, at_ns: int) -> None:
+        if at_ns < NEVER_NS:
+            self.engine.at(at_ns, self._start_learner, name)
+
+    def _start_learner(self, name: str) -> None:
+        self.num_lives += 1
+        scenario, is_back = self.scenario, name in self.learners
+        rng = self.chance.branch(f"learner/{name}/{self.ledger.began[name]}")
+        model = GhostLearner(self.params, rng)
+        process = TracedLearner(
+            self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
+        )
+        process.pace, process.on_dark = self.paces[name], self._gone_dark
+        process.step_ns = int(1e9 * scenario.step_s[name])
+        process.full_batch = full_batch(scenario, name)
+        process.to_syncer, process.syncer_listens = self._to_syncer, self._syncer_listens
+        self.learners[name] = process
+        self.ledger.begin_life(process.actor, name, process.step_ns)
+        process.start(is_back=is_back)
+
+    def _gone_dark(self, process: TracedLearner, back_ns: int) -> None:
+        process.die()
+        self.ledger.end_life(process.actor)
+        self._start_at(process.name, back_ns)
+
+    # The syncer
+
+    def _boot_syncer(self) -> None:
+        rng = self.chance.branch(f"syncer/{self.num_outages}")
+        model = GhostSyncer(self.params)
+        self.syncer = SyncerProcess(
+            self.engine, self.ledger, self.network, self.params, self.disk, rng, model
+        )
+        self.syncer.route = self._route
+        self.syncer.start()
+
+    def _syncer_out(self) -> None:
+        assert self.syncer is not None
+        self.num_outages += 1
+        self.syncer.power_loss(lose=False, tear=False)
+
+    # Messages
+
+    def _syncer_listens(self) -> bool:
+        return self.syncer is not None and self.syncer.is_alive and self.syncer.machine.is_active
+
+    def _to_syncer(self, message: Any, intact: bool, payload: Any) -> None:
+        if self.syncer is not None and self.syncer.is_alive:
+            self.syncer.read_bulk(message, intact, payload)
+
+    def _route(self, command: do.Send, payload: Any) -> None:
+        message, name = command.message, command.name
+        process = self.learners[name]
+        num_bytes = message.num_bytes if isinstance(message, msg.Publish | msg.Moments) else 0
+        if process.machine.incarnation not in (0, command.incarnation):
+            return  # to a life that is over
+
+        def deliver(message: Any, intact: bool) -> None:
+            if process.is_alive:
+                process.read_bulk(message, payload)
+
+        self.network.send(name, DOWN, message, num_bytes, deliver, _is_heard)
+
+
+def full_batch(scenario: ScaleScenario, name: str) -> int:
+    """Tokens of a learner's step with all its chips: in proportion to its chips."""
+    return max(1, round(FULL_BATCH * scenario.chips[name] / max(scenario.chips.values())))
+
+
+def _no_trouble(trouble: Any) -> None:
+    raise AssertionError("there are no troubles in this world")
+
+
+def _is_heard() -> bool:
+    return True
