@@ -26,7 +26,7 @@ __all__ = ["simulate"]
 
 Floats = NDArray[np.float64]
 
-EVENTS_PER_WINDOW = 1_000_000
+EVENTS_PER_WINDOW = 100_000
 MAX_EVENTS = 2e9
 
 

@@ -81,10 +81,10 @@ class Stops:
         keys = (
             np.concatenate([start, end]) - self._window_start + np.concatenate([repetitions] * 2) * (2 * span)
         )
-        order = np.argsort(keys, kind="stable")
+        order = np.argsort(keys)  # ties last no time, so their order does not matter
         count = np.cumsum(np.concatenate([weight, -weight])[order])[:-1]
         lasting = np.diff(keys[order])
-        busy = count > 0
+        busy = (count > 0) & (lasting > 0)
         bins = np.concatenate([repetitions] * 2)[order[:-1]][busy] * (2 * width) + count[busy]
         still += np.bincount(bins, weights=lasting[busy], minlength=still.size).reshape(still.shape)
 
