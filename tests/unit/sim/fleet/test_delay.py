@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import exponweib
+from scipy.stats import exponweib  # type: ignore[import-untyped]  # it has no types
 
 from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
