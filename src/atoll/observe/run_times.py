@@ -321,7 +321,10 @@ def _restart(found: _Return, signs: _Signs) -> Iterator[int]:
 
 def _outage(found: _Outage, signs: _Signs) -> Iterator[int]:
     """How long the syncer was away, if the clocks of before and after can be compared."""
-    last_ns = max(found.last_ns, signs.epochs.get(found.epoch, 0))
+    heard_ns = signs.epochs.get(found.epoch, 0)
+    if heard_ns > found.back_ns:  # a learner that was busy took in late what had come long before
+        heard_ns = 0
+    last_ns = max(found.last_ns, heard_ns)
     if last_ns <= found.back_ns:
         yield found.back_ns - last_ns
 
