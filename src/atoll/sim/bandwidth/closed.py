@@ -11,7 +11,8 @@ the pass ends. So the time from one payload to the next is
 
 The deadlines that fall within one payload's way number n = ceil((tau + 1)/h): a wait at each of them gives
 it time. A link that is busy without a break is the middle case. The functions below solve these for B or
-for c; the tests hold them to the event model (timeline.py) within 1 %.
+for c; the tests hold them to the event model (timeline.py) within 1 % wherever P divides H. Where it does
+not, fragments come unevenly, and streaming with overlap needs somewhat more than its formula says.
 
 Decoupled never waits: its link must carry N bits every H steps in each direction, at the pace c. On a thinner
 link the fragments come later (staleness) and less often.
