@@ -136,6 +136,7 @@ def test_a_restart_lasts_from_the_last_sign_of_life_to_the_first_step(tape):
     tape.report(20, "ada", 1, 2, 0.5)
     tape.hear(29, msg.Hello("ada", "key", LIVES[2], 0, 1))  # no word of the dead one
     tape.admit(30, "ada", 2)
+    tape.hear(30.5, msg.Hello("ada", "key", LIVES[2], 0, 1))  # the same one, sent twice
     tape.report(31, "ada", 2, 0)  # a heartbeat: not stepping yet
     tape.report(32.5, "ada", 2, 1)
     tape.report(33, "ada", 2, 2, 0.5)
