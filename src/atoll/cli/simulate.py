@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from atoll.cli import bandwidth
 from atoll.errors import ConfigError
 from atoll.sim import demo as demo_run
 from atoll.sim.faults import KINDS, PHASES
@@ -218,3 +219,6 @@ def _as_json(summary: Summary, elapsed_s: float) -> dict[str, object]:
         "failing_seeds": [failure.seed for failure in summary.failures],
         "digest": summary.digest,
     }
+
+
+commands.command()(bandwidth.bandwidth)

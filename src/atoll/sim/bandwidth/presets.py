@@ -36,16 +36,17 @@ from atoll.sim.bandwidth.traffic import Method, Traffic
 
 __all__ = [
     "CUS",
+    "HEADLINE_CU",
     "MIN_AGREEING",
     "PRESETS",
     "Cell",
     "Headline",
     "check_preset",
     "headline",
-    "headline_traffic",
+    "headline_columns",
     "scavenging_rows",
     "streaming_table4",
-    "table4_traffic",
+    "table4_columns",
 ]
 
 PRESETS = ("streaming-table4", "headline")
@@ -55,8 +56,8 @@ _TABLE4_METHODS: tuple[tuple[str, Method, int, int], ...] = (  # the paper's col
     ("Data-Parallel", "data-parallel", 0, 16),
     ("DiLoCo", "diloco", 0, 16),
     ("Streaming", "streaming", 0, 16),
-    ("+ overlap", "streaming", 1, 16),
-    ("+ overlap, FP4", "streaming", 1, 4),
+    ("Streaming + overlap", "streaming", 1, 16),
+    ("Streaming + overlap, FP4", "streaming", 1, 4),
 )
 _TABLE4_MODELS = {"1B": (1e9, 0.1, 24), "10B": (1e10, 0.8, 48), "100B": (1e11, 4.9, 108)}  # N, T, layers
 _LAYERS_PER_FRAGMENT = 3
@@ -83,7 +84,7 @@ _TABLE4 = {
         (0.5, 0.9, 1.1, 1.1, 1.4),
     ),
 }
-_HEADLINE_CU = 0.9
+HEADLINE_CU = 0.9
 _HEADLINES: tuple[tuple[float, tuple[tuple[Method, int, float], ...]], ...] = (  # N/T; method, bits, Gbit/s
     (5.54e9, (("data-parallel", 16, 198.0), ("decoupled", 4, 0.84))),
     (2.86e9, (("data-parallel", 16, 104.0), ("decoupled", 16, 1.7))),
@@ -101,7 +102,7 @@ class Cell:
     column: str
     method: Method
     model: str
-    bits: int
+    bits: float
     cu: float
     paper_gbps: float
     gbps: float
@@ -118,6 +119,8 @@ class Cell:
 class Headline:
     """One published figure beside ours, with the difference that we allow."""
 
+    method: str
+    bits: int
     name: str
     unit: str
     paper: float
@@ -144,31 +147,37 @@ def check_preset(name: str) -> str:
     return name
 
 
-def table4_traffic(model: str, overlap_steps: int, bits: int) -> Traffic:
-    """What a model of Table 4 sends."""
+def table4_columns(model: str) -> list[tuple[str, Method, Traffic]]:
+    """The paper's columns for one of its models: name, method, and what it sends."""
     params, step_s, layers = _TABLE4_MODELS[model]
     fragments = layers // _LAYERS_PER_FRAGMENT
-    return Traffic(
-        params, step_s, bits=bits, interval_steps=100, fragments=fragments, overlap_steps=overlap_steps
-    )
+    return [
+        (name, method, Traffic(params, step_s, bits, 2, 100, fragments, tau))
+        for name, method, tau, bits in _TABLE4_METHODS
+    ]
 
 
 def streaming_table4() -> list[Cell]:
     """The 75 cells, recomputed: model by model, column by column."""
     cells = []
     for model, columns in _TABLE4.items():
-        for (column, method, tau, bits), published in zip(_TABLE4_METHODS, columns, strict=True):
-            ours = on_time_bandwidth(method, table4_traffic(model, tau, bits), CUS)
+        for (column, method, traffic), published in zip(table4_columns(model), columns, strict=True):
+            ours = on_time_bandwidth(method, traffic, CUS)
             for cu, paper_gbps, bits_per_s in zip(CUS, published, ours, strict=True):
                 apart = _link_nearest(bits_per_s) - _link_nearest(paper_gbps * 1e9)
                 gbps = bits_per_s / 1e9
-                cells.append(Cell(column, method, model, bits, cu, paper_gbps, gbps, apart))
+                cells.append(Cell(column, method, model, traffic.bits, cu, paper_gbps, gbps, apart))
     return cells
 
 
-def headline_traffic(params_per_s: float, bits: int) -> Traffic:
-    """Eight sites with the paper's defaults. Only N/T matters, so the step is one second."""
-    return Traffic(params_per_s, 1.0, bits=bits, sites=8, interval_steps=24, fragments=24, overlap_steps=2)
+def headline_columns() -> list[tuple[str, Method, Traffic]]:
+    """The methods of the first pair, to be drawn: name, method, and what it sends."""
+    params_per_s = _HEADLINES[0][0]
+    return [
+        ("Data-Parallel, 16 bits", "data-parallel", _headline_traffic(params_per_s, 16)),
+        ("Decoupled, 16 bits", "decoupled", _headline_traffic(params_per_s, 16)),
+        ("Decoupled, 4 bits", "decoupled", _headline_traffic(params_per_s, 4)),
+    ]
 
 
 def headline() -> list[Headline]:
@@ -178,11 +187,13 @@ def headline() -> list[Headline]:
         for method, bits, paper in figures:
             name = f"{method}, {bits} bits, N/T {params_per_s / 1e9:.3g}e9/s"
             gbps = _headline_gbps(method, params_per_s, bits)
-            rows.append(Headline(name, "Gbit/s", paper, paper, gbps, _RATE_TOLERANCE))
+            rows.append(Headline(method, bits, name, "Gbit/s", paper, paper, gbps, _RATE_TOLERANCE))
     for bits, paper, exact in _RATIOS:
         ratio = _headline_gbps("data-parallel", 1e9, 16) / _headline_gbps("decoupled", 1e9, bits)
         name = f"data-parallel, 16 bits / decoupled, {bits} bits"
-        rows.append(Headline(name, "times", paper, exact, ratio, _RATIO_TOLERANCE))
+        rows.append(
+            Headline("data-parallel / decoupled", bits, name, "times", paper, exact, ratio, _RATIO_TOLERANCE)
+        )
     return rows
 
 
@@ -191,8 +202,13 @@ def scavenging_rows() -> list[tuple[float, float, float]]:
     return [(extra, paper, scavenging(extra)) for extra, paper in _SCAVENGING]
 
 
+def _headline_traffic(params_per_s: float, bits: int) -> Traffic:
+    """Eight sites with the paper's defaults. Only N/T matters, so the step is one second."""
+    return Traffic(params_per_s, 1.0, bits=bits, sites=8, interval_steps=24, fragments=24, overlap_steps=2)
+
+
 def _headline_gbps(method: Method, params_per_s: float, bits: int) -> float:
-    return thinnest_links(method, headline_traffic(params_per_s, bits), [_HEADLINE_CU])[0] / 1e9
+    return thinnest_links(method, _headline_traffic(params_per_s, bits), [HEADLINE_CU])[0] / 1e9
 
 
 def _link_nearest(bits_per_s: float) -> int:

@@ -1,0 +1,185 @@
+"""The tables of `atoll simulate bandwidth` for a model and links of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from atoll.sim.bandwidth import study
+from atoll.sim.bandwidth.closed import syncer_bits_per_s
+from atoll.sim.bandwidth.study import NAMES, Load, Need, OnLink
+from atoll.sim.bandwidth.traffic import METHODS, Traffic
+from atoll.sim.units import say_count, say_duration, say_rate
+
+__all__ = ["draw", "gbps", "number_table", "tell"]
+
+SPOKEN_CU = 0.9
+NEVER = "never"
+
+
+def tell(
+    traffics: Sequence[Traffic], cus: Sequence[float], link: float | None, console: Console, plot: Path | None
+) -> dict[str, object]:
+    """Compute, print and perhaps draw; returns what a program would want to read."""
+    found, carried = study.needs(traffics, cus), study.loads(traffics)
+    on_link = [] if link is None else study.on_link(traffics, link)
+    console.print(_said(traffics[0]), highlight=False)
+    console.print(_needs_table(found, cus))
+    console.print(_loads_table(carried))
+    if link is not None:
+        console.print(_link_table(on_link, link))
+    for line in (*_syncer(traffics), _meaning(found, cus)):
+        console.print(line, highlight=False)
+    if plot:
+        links = study.whole_range(found)
+        curves = {
+            f"{NAMES[method]}, {traffic.bits:g} bits": study.curve(method, traffic, links)
+            for method in METHODS
+            for traffic in traffics
+        }
+        draw(curves, plot, console)
+    return _as_json(traffics, found, carried, on_link)
+
+
+def draw(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, console: Console) -> None:
+    """Utilisation against bandwidth, into a file."""
+    from atoll.observe.plots import plot_utilisation
+
+    plot_utilisation(curves, path)
+    console.print(f"Drawn: {path}", highlight=False, soft_wrap=True)
+
+
+def number_table(title: str, names: Sequence[str], *, texts: int = 1) -> Table:
+    """The first columns are text, the others are numbers."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1))
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place < texts else "right", no_wrap=True)
+    return table
+
+
+def gbps(bits_per_s: float) -> str:
+    """To three digits; `never` if no link is fast enough."""
+    if math.isinf(bits_per_s):
+        return NEVER
+    value = bits_per_s / 1e9
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _said(traffic: Traffic) -> str:
+    """The settings in a sentence."""
+    return (
+        f"\n{say_count(traffic.params)} parameters at {traffic.sites} sites, a step of"
+        f" {say_duration(traffic.step_s)}, H = {traffic.interval_steps}, P = {traffic.fragments},"
+        f" tau = {traffic.overlap_steps}, round trip {say_duration(traffic.rtt_s)}.\n"
+    )
+
+
+def _needs_table(found: Sequence[Need], cus: Sequence[float]) -> Table:
+    names = ("method", "bits", *(f"{cu:.4g}" for cu in cus), "closed form")
+    table = number_table("Gbit/s per site and direction, by compute utilisation (event model)", names)
+    for first in range(0, len(found), len(cus)):
+        row = found[first : first + len(cus)]
+        apart = max(need.difference for need in row)
+        label = NAMES[row[0].method] + ("*" if row[0].method == "decoupled" else "")
+        rates = (gbps(need.bits_per_s) for need in row)
+        table.add_row(label, f"{row[0].bits:g}", *rates, "-" if math.isinf(apart) else f"{apart:.1%} apart")
+    table.caption = (
+        "never: not on any link, for the round trip. *: never waits; the share is of its rounds held"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _loads_table(carried: Sequence[Load]) -> Table:
+    table = number_table(
+        "While nobody waits, a site's link carries", ("method", "bits", "on average", "at its peak")
+    )
+    for load in carried:
+        peak = NEVER if math.isinf(load.peak_bits_per_s) else say_rate(load.peak_bits_per_s)
+        table.add_row(NAMES[load.method], f"{load.bits:g}", say_rate(load.mean_bits_per_s), peak)
+    return table
+
+
+def _link_table(rows: Sequence[OnLink], link: float) -> Table:
+    names = ("method", "bits", "utilisation", "wait per step", "rounds held", "extra steps late")
+    table = number_table(f"On a link of {say_rate(link)}", names)
+    for row in rows:
+        held, late = (
+            ("100 %", "0") if row.method != "decoupled" else (f"{row.pace:.0%}", str(row.staleness_steps))
+        )
+        wait = say_duration(row.stall_s) if row.stall_s else "-"
+        table.add_row(NAMES[row.method], f"{row.bits:g}", f"{row.cu:.1%}", wait, held, late)
+    return table
+
+
+def _meaning(found: Sequence[Need], cus: Sequence[float]) -> str:
+    """The table in plain words: the widest against the narrowest."""
+    cu = SPOKEN_CU if SPOKEN_CU in cus else max(cus)
+    lock_step = [need for need in found if need.method == "data-parallel" and need.cu == cu]
+    decoupled = [need for need in found if need.method == "decoupled" and need.cu == cu]
+    most = max(lock_step, key=lambda need: need.bits)
+    least = min(decoupled, key=lambda need: need.bits)
+    small = f"Decoupled with {least.bits:g} bits holds {cu:.0%} of its rounds on {say_rate(least.bits_per_s)}"
+    if math.isinf(most.bits_per_s):
+        big = (
+            f"Data-Parallel cannot compute {cu:.0%} of the time on any link: the round trip alone takes more"
+        )
+    else:
+        ratio = most.bits_per_s / least.bits_per_s
+        big = (
+            f"Data-Parallel with {most.bits:g} bits needs {say_rate(most.bits_per_s)} to compute {cu:.0%} of"
+            f" the time, {ratio:,.0f} times as much"
+        )
+    return (
+        f"{small} and never waits. {big}. On a thinner link Decoupled goes on computing: its fragments are"
+        " merged later and less often.\n"
+    )
+
+
+def _syncer(traffics: Sequence[Traffic]) -> list[str]:
+    return [
+        f"With {traffic.bits:g} bits the syncer of Decoupled carries {say_rate(syncer_bits_per_s(traffic))},"
+        f" in and out, over all {traffic.sites} sites."
+        for traffic in traffics
+    ]
+
+
+def _as_json(
+    traffics: Sequence[Traffic], found: Sequence[Need], carried: Sequence[Load], on_link: Sequence[OnLink]
+) -> dict[str, object]:
+    """Infinity is no JSON: null says that no link is fast enough."""
+    return {
+        "settings": [asdict(traffic) for traffic in traffics],
+        "rows": [
+            {
+                "method": need.method,
+                "bits": need.bits,
+                "cu": need.cu,
+                "gbps": _finite(need.bits_per_s / 1e9),
+                "closed_gbps": _finite(need.closed_bits_per_s / 1e9),
+            }
+            for need in found
+        ],
+        "loads": [
+            {
+                "method": load.method,
+                "bits": load.bits,
+                "mean_gbps": load.mean_bits_per_s / 1e9,
+                "peak_gbps": _finite(load.peak_bits_per_s / 1e9),
+            }
+            for load in carried
+        ],
+        "syncer": [{"bits": traffic.bits, "gbps": syncer_bits_per_s(traffic) / 1e9} for traffic in traffics],
+        "link": [asdict(row) for row in on_link],
+        "largest_difference": _finite(max(need.difference for need in found)),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
