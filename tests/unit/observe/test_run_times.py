@@ -75,7 +75,7 @@ def life_tape(actor: str, *moments_s: float, epoch: int = 1, clock: Clock = HERE
 
 def only(time_s: float) -> Measured:
     """Measured once."""
-    return Measured(*[pytest.approx(time_s)] * 4, 1)
+    return Measured(time_s, time_s, time_s, time_s, 1)
 
 
 ADA_1 = "ada#0000000000a1"
