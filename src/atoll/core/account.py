@@ -54,17 +54,12 @@ class Slot:
 
     def holding(self, steps: int) -> msg.Holding:
         """The account as it stands after so many steps of this life."""
-        offer = self.offer
-        pending = offer.end - offer.start if offer and offer.start < self.origin else 0
-        return msg.Holding(
-            self.version,
-            self.digest,
-            self.origin,
-            steps - self.origin_steps,
-            self.merged,
-            self.discarded,
-            pending,
-        )
+        origin, offer = self.origin, self.offer
+        pending = offer.end - offer.start if offer is not None and offer.start < origin else 0
+        fresh = steps - self.origin_steps
+        # Every report has P of these, so the tuple is made directly: half the price of a call of the class.
+        values = (self.version, self.digest, origin, fresh, self.merged, self.discarded, pending)
+        return tuple.__new__(msg.Holding, values)
 
     def settle(self, p: int, start: int, end: int, fate: Fate) -> list[Command]:
         """Give the tokens [start, end) of fragment p their fate."""

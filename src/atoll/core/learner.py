@@ -310,7 +310,7 @@ class LearnerMachine:
             self._tell(slot.abstained)
             return
         base, interval = (slot.version, slot.digest), (slot.origin, self.tokens)
-        steps, bases = self.steps - slot.origin_steps, tuple(s.version for s in self.slots)
+        steps, bases = self.steps - slot.origin_steps, tuple([s.version for s in self.slots])
         header = msg.Header(*self._me(), ask.round, p, *base, *interval, steps, bases)
         slot.offer = Offer(ask.epoch, ask.round, header, slot.origin, self.tokens, self.steps)
         self.out.append(do.Snapshot(p, ask.epoch, ask.round))
@@ -460,7 +460,7 @@ class LearnerMachine:
         self.num_reports += 1
         counts = (self.num_reports, self.clock, self.tokens)
         held = (self.step_ns, self.held_ns, self.held_on)
-        holdings = tuple(slot.holding(self.steps) for slot in self.slots)
+        holdings = tuple([slot.holding(self.steps) for slot in self.slots])
         self._tell(msg.Report(*self._me(), *counts, *held, self.echo_ns, holdings))
 
     def _me(self) -> Self:

@@ -18,7 +18,7 @@ __all__ = ["Schedule", "kth_largest"]
 
 def kth_largest(values: list[int], k: int) -> int:
     """The k-th largest, counted from 1; `values` must have at least k entries."""
-    return sorted(values, reverse=True)[k - 1]
+    return max(values) if k == 1 else sorted(values, reverse=True)[k - 1]
 
 
 @dataclass(slots=True)
@@ -39,7 +39,8 @@ class Schedule:
         quorum = len(clocks) if self.params.waits else self.params.min_quorum
         if not clocks or len(clocks) < self.params.min_quorum:
             return None
-        shifted = [clock + self.shifts.get(name, 0) for name, clock in clocks.items()]
+        shift = self.shifts.get
+        shifted = [clock + shift(name, 0) for name, clock in clocks.items()]
         target = kth_largest(shifted, quorum)
         if target < self.t:
             for name in clocks:
