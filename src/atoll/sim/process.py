@@ -101,8 +101,10 @@ class Process:
                     what(*args)
 
     def _set_timer(self, command: do.SetTimer) -> None:
-        self.timers[command.key] = command.at_ns
-        self.call(command.at_ns - self.engine.now_ns, self._fire, command.key, command.at_ns)
+        key, at_ns = command.key, command.at_ns
+        if self.timers.get(key) != at_ns:  # else it is on the calendar already
+            self.timers[key] = at_ns
+            self.call(at_ns - self.engine.now_ns, self._fire, key, at_ns)
 
     def _fire(self, key: str, at_ns: int) -> None:
         if self.timers.get(key) == at_ns:
