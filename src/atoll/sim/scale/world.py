@@ -19,7 +19,7 @@ from atoll.core.params import MS, RunParams
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
 from atoll.sim.ghost import GhostLearner, GhostSyncer
-from atoll.sim.network import DOWN, Direction, Link, Network
+from atoll.sim.network import DOWN, Deliver, Direction, Link, Network
 from atoll.sim.process import LearnerProcess, SyncerProcess
 from atoll.sim.scale.ledger import Ledger
 from atoll.sim.scale.pace import NEVER_NS, Pace
@@ -55,6 +55,26 @@ class TracedLearner(LearnerProcess):
         self.call(stint.end_ns - now_ns, self._step, stint.end_ns - now_ns)
 
 
+class QuietNetwork(Network):
+    """Links without troubles: a small message is simply late by its latency."""
+
+    def send(
+        self,
+        name: str,
+        way: str,
+        message: Any,
+        num_bytes: int,
+        deliver: Deliver,
+        is_heard: Callable[[], bool],
+    ) -> None:
+        """Put a message on a link; nothing can happen to it."""
+        if num_bytes:
+            super().send(name, way, message, num_bytes, deliver, is_heard)
+        else:
+            latency_ns = self.links[name].direction(way).latency_ns
+            self.engine.after(latency_ns * (0.75 + 0.5 * self.rng.random()), deliver, message, True)
+
+
 @dataclass(slots=True)
 class ScaleWorld:
     """A scenario being run. `ledger` holds what came of it."""
@@ -76,7 +96,7 @@ class ScaleWorld:
     def __post_init__(self) -> None:
         scenario = self.scenario
         self.params, self.chance = scenario.params(), Chance(scenario.seed)
-        self.network = Network(self.engine, self.chance.branch("network"), _no_trouble)
+        self.network = QuietNetwork(self.engine, self.chance.branch("network"), _no_trouble)
         links = self.chance.branch("links")
         rate = FRAGMENT_BYTES / (TRANSIT_STEPS * scenario.fastest_s)
         for name in scenario.traces:
@@ -109,7 +129,9 @@ class ScaleWorld:
                 gc.enable()
 
     def _run_slice(self, until_ns: int) -> None:
-        self.engine.run(until_ns, stop=self._is_done)
+        """Only a slice that can hold the last merge is watched event by event."""
+        if self.ledger.merges + 2 * SLICE_STEPS >= self.scenario.merges:
+            self.engine.run(until_ns, stop=self._is_done)
         if not self._is_done():
             self.engine.run(until_ns)
 
