@@ -1,0 +1,336 @@
+"""A fleet as its owner writes it down: a model, islands with chips, prices and links, shocks, a syncer.
+
+`keys.KEYS` lists every key with its meaning. Amounts are written as people write them ("12B", "1y",
+"2.5Gbit/s"). A key that nobody knows, a value that cannot be meant and a model that does not fit are
+refused here, so that whatever comes after works with a fleet that could exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from atoll.config import toml
+from atoll.config.rules import did_you_mean, show
+from atoll.errors import ConfigError
+from atoll.sim.fleet.delay import Delay
+from atoll.sim.fleet.model import Pauses, Shock, SyncerOutages
+from atoll.sim.fleet.trace import CapacityTrace, read_traces
+from atoll.sim.plan.keys import EITHER, KEYS, REPEATED
+from atoll.sim.units import YEAR, read_count, read_duration, read_number, read_rate, say_count
+
+__all__ = ["FleetSpec", "ModelSpec", "Site", "SyncerSpec", "parse_fleet", "read_fleet"]
+
+MAX_ISLANDS = 256
+TOKENS_PER_PARAM = 20
+FLOPS_PER_PARAM = 6
+NO_EFFECT = "It would have no effect, and the plan would not be for the fleet described."
+
+Table = Mapping[str, Any]
+Amount = TypeVar("Amount", int, float)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """What is trained."""
+
+    params: int
+    tokens: float
+    """What lock-step would train on; the loss it reaches there is the goal."""
+    batch: float
+    """Tokens in one step of the whole fleet; kept when islands are left out, so that steps get longer."""
+    bytes_per_param: float = 16.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """One island, or several of the same kind."""
+
+    name: str
+    chips: int
+    tokens_per_s: float
+    """Of one chip."""
+    up_bits_per_s: float
+    down_bits_per_s: float
+    rtt_s: float = 0.0
+    mtbi_s: float = YEAR
+    slice_chips: int = 256
+    pauses: Pauses = field(default_factory=Pauses)
+    price: float = 0.0
+    """Of one chip for one hour."""
+    count: int = 1
+    memory_gb: float | None = None
+    trace: CapacityTrace | None = None
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of one such island when nothing fails."""
+        return self.chips * self.tokens_per_s
+
+    @property
+    def link_bits_per_s(self) -> float:
+        """The thinner direction: every fragment travels both ways."""
+        return min(self.up_bits_per_s, self.down_bits_per_s)
+
+    @property
+    def granted(self) -> float:
+        """Share of its chips that the market grants, over the span of the trace; 1 without one."""
+        if self.trace is None:
+            return 1.0
+        return min(1.0, self.trace.mean(max(self.trace.times_s[-1], 1.0)) / self.chips)
+
+    @property
+    def price_per_h(self) -> float:
+        """Of one such island, for the chips that are granted."""
+        return self.chips * self.granted * self.price
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyncerSpec:
+    """Where the rounds are run."""
+
+    bits_per_s: float | None = None
+    price: float = 0.0
+    outages: SyncerOutages | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetSpec:
+    """All that a plan needs to know."""
+
+    model: ModelSpec
+    sites: tuple[Site, ...]
+    shocks: tuple[Shock, ...] = ()
+    syncer: SyncerSpec = field(default_factory=SyncerSpec)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of all islands when nothing fails and nobody waits."""
+        return sum(site.count * site.rate for site in self.sites)
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether money can be counted."""
+        return any(site.price > 0 for site in self.sites)
+
+
+def read_fleet(path: str | Path) -> FleetSpec:
+    """The fleet of a file; traces are looked for beside it."""
+    return parse_fleet(toml.read(path), origin=str(path), folder=Path(path).parent)
+
+
+def parse_fleet(text: str, *, origin: str = "the fleet", folder: Path = Path()) -> FleetSpec:
+    """The fleet of a text; the first thing that is wrong is refused, with what to write instead."""
+    tables = toml.parse(text, origin)
+    _refuse_unknown_tables(tables)
+    if not tables.get("island"):
+        raise ConfigError(
+            f"{origin} has no islands.",
+            "There is nobody to train and nothing to plan.",
+            "Add a table [[island]] with name, chips, flops and up for each; "
+            "`atoll plan --example` prints one.",
+        )
+    if "model" not in tables:
+        raise ConfigError(
+            f"{origin} has no [model].", "Nothing says what is trained.", "Add [model] with params and batch."
+        )
+    model = _Reader("model", tables["model"], "model")
+    params = model.need("params", read_count)
+    flops = model.get("flops_per_token", read_count, FLOPS_PER_PARAM * params)
+    islands = [_Reader("island", table, f"island {n + 1}") for n, table in enumerate(tables["island"])]
+    sites = tuple(_site(island, flops, folder) for island in islands)
+    _refuse_clashes(sites)
+    shocks = tuple(
+        _shock(_Reader("shock", table, f"shock {n + 1}")) for n, table in enumerate(tables.get("shock", []))
+    )
+    spec = FleetSpec(
+        model=_model(model, params, sum(site.count * site.rate for site in sites)),
+        sites=sites,
+        shocks=shocks,
+        syncer=_syncer(_Reader("syncer", tables.get("syncer", {}), "syncer")),
+    )
+    for site in sites:
+        _refuse_what_does_not_fit(spec.model, site)
+    return spec
+
+
+class _Reader:
+    """The values of one table, by key; refusals name the table as the file does."""
+
+    def __init__(self, kind: str, table: object, label: str) -> None:
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{label} is not a table.", NO_EFFECT, f"Write it below [{kind}].")
+        name = table.get("name")
+        self.label = f"{kind} {name}" if isinstance(name, str) and name else label
+        self.table = table
+        for key in table:
+            if key not in KEYS[kind]:
+                known = list(KEYS[kind])
+                now_what = f"{did_you_mean(key, known)}The keys of {kind} are {', '.join(known)}."
+                raise ConfigError(f"{self.label} has a key {key}, which nobody knows.", NO_EFFECT, now_what)
+        for key, other in EITHER.items():
+            if key in table and other in table:
+                raise ConfigError(
+                    f"{self.label} gives both {other} and {key}.",
+                    "They say the same, and could contradict each other.",
+                    "Keep one of them; the other follows from it.",
+                )
+
+    def has(self, key: str) -> bool:
+        return key in self.table
+
+    def need(self, key: str, read: Callable[..., Amount], **limits: Any) -> Amount:
+        if key not in self.table:
+            other = next((mine for mine, theirs in EITHER.items() if theirs == key), None)
+            either = f" (or {other})" if other else ""
+            kind = self.label.split()[0]
+            example = KEYS[kind][key]
+            raise ConfigError(
+                f"{self.label} has no {key}{either}.",
+                "A plan cannot be made without it.",
+                f"Write for example {key} = {example[0]}: {example[1]}.",
+            )
+        value = self.table[key]
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"{self.label}: {key} is {show(value)}.",
+                "It is neither a number nor an amount in quotes.",
+                f"Write for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
+            )
+        return read(value, f"{self.label}: {key}", **limits)
+
+    def get(self, key: str, read: Callable[..., Amount], default: Amount, **limits: Any) -> Amount:
+        return self.need(key, read, **limits) if key in self.table else default
+
+    def word(self, key: str, default: str | None = None) -> str:
+        value = self.table.get(key, default)
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(
+                f"{self.label} has no {key}." if value is None else f"{self.label}: {key} is {show(value)}.",
+                "The answer could not say which one it means.",
+                f"Write it in quotes, for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
+            )
+        return value
+
+
+def _model(model: _Reader, params: int, rate: float) -> ModelSpec:
+    if model.has("step"):
+        batch = model.need("step", read_duration) * rate
+    else:
+        batch = float(model.need("batch", read_count))
+    return ModelSpec(
+        params=params,
+        tokens=float(model.get("tokens", read_count, TOKENS_PER_PARAM * params)),
+        batch=batch,
+        bytes_per_param=model.get("bytes_per_param", read_number, 16.0, above=True),
+    )
+
+
+def _site(island: _Reader, flops_per_token: float, folder: Path) -> Site:
+    name = island.word("name")
+    if island.has("tokens_per_s"):
+        tokens_per_s = island.need("tokens_per_s", read_number, above=True)
+    else:
+        tokens_per_s = island.need("flops", read_count) / flops_per_token
+    up = island.need("up", read_rate)
+    usual = Pauses()
+    pauses = Pauses(
+        down_s=island.get("shrink", read_duration, usual.down_s, zero=True),
+        up_s=island.get("grow", read_duration, usual.up_s, zero=True),
+        returns=Delay(mean_s=island.get("returns", read_duration, usual.returns.mean_s, zero=True)),
+    )
+    return Site(
+        name=name,
+        chips=island.need("chips", read_count),
+        tokens_per_s=tokens_per_s,
+        up_bits_per_s=up,
+        down_bits_per_s=island.get("down", read_rate, up),
+        rtt_s=island.get("rtt", read_duration, 0.0, zero=True),
+        mtbi_s=island.get("mtbi", read_duration, YEAR),
+        slice_chips=island.get("slice", read_count, 256),
+        pauses=pauses,
+        price=island.get("price", read_number, 0.0),
+        count=island.get("count", read_count, 1),
+        memory_gb=island.need("memory_gb", read_number, above=True) if island.has("memory_gb") else None,
+        trace=_trace(folder / island.word("trace"), name) if island.has("trace") else None,
+    )
+
+
+def _trace(path: Path, name: str) -> CapacityTrace:
+    traces = read_traces(path)
+    if name not in traces:
+        raise ConfigError(
+            f"{path} has no row for {name}.",
+            "Nothing says how many chips the market grants that island.",
+            f"Its learners are {', '.join(sorted(traces))}; the island's name must be one of them.",
+        )
+    if not any(traces[name].chips):
+        raise ConfigError(
+            f"{path} grants {name} no chip at any time.",
+            "That island would never train.",
+            "Mend the trace, or leave the island out.",
+        )
+    return traces[name]
+
+
+def _shock(shock: _Reader) -> Shock:
+    return Shock(
+        name=shock.word("name"),
+        every_s=shock.need("every", read_duration),
+        share=shock.need("share", read_number),
+        returns=Delay(mean_s=shock.need("returns", read_duration, zero=True)),
+        scope=shock.word("scope", "learner"),  # type: ignore[arg-type]  # Shock refuses other words itself
+    )
+
+
+def _syncer(syncer: _Reader) -> SyncerSpec:
+    outages = None
+    if syncer.has("outage_every") or syncer.has("outage"):
+        down = Delay(mean_s=syncer.need("outage", read_duration))
+        outages = SyncerOutages(every_s=syncer.need("outage_every", read_duration), down=down)
+    rate = syncer.need("rate", read_rate) if syncer.has("rate") else None
+    return SyncerSpec(bits_per_s=rate, price=syncer.get("price", read_number, 0.0), outages=outages)
+
+
+def _refuse_unknown_tables(tables: Table) -> None:
+    for name, table in tables.items():
+        if name not in KEYS:
+            known = tuple(KEYS)
+            now_what = f"{did_you_mean(name, known)}The tables are {', '.join(known)}."
+            raise ConfigError(f"{name} is not a table of a fleet file.", NO_EFFECT, now_what)
+        if name in REPEATED and not isinstance(table, list):
+            raise ConfigError(
+                f"{name} stands in single brackets.",
+                "There may be several, so each needs its own.",
+                f"Write [[{name}]].",
+            )
+
+
+def _refuse_clashes(sites: tuple[Site, ...]) -> None:
+    names = [site.name for site in sites]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(
+            f"Two islands are called {twice}.",
+            "The answer could not say which one it means.",
+            "Give each its own name, or write one of them with count = 2.",
+        )
+    if (total := sum(site.count for site in sites)) > MAX_ISLANDS:
+        raise ConfigError(
+            f"The fleet has {total} islands.",
+            f"The planner compares up to {MAX_ISLANDS}, and quality at so many learners is not known.",
+            "Describe fewer and larger islands.",
+        )
+
+
+def _refuse_what_does_not_fit(model: ModelSpec, site: Site) -> None:
+    need = model.params * model.bytes_per_param / 1e9
+    if site.memory_gb is not None and site.chips * site.memory_gb < need:
+        raise ConfigError(
+            f"The model does not fit on island {site.name}: {say_count(model.params)} parameters x "
+            f"{model.bytes_per_param:g} bytes are {need:,.0f} GB, and {site.chips} chips x "
+            f"{site.memory_gb:g} GB are {site.chips * site.memory_gb:,.0f} GB.",
+            "A learner holds the whole model, its gradients and its optimizer within one island.",
+            "Leave it out, give it more chips, or lower model.bytes_per_param if you offload.",
+        )

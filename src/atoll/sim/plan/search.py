@@ -1,0 +1,119 @@
+"""The search: which islands, in how many learners, with which H and codec.
+
+For a set of islands every layout, H and codec is evaluated: closed forms, a few microseconds each. Sets are
+found by climbing: from all islands, and from each kind alone, add or leave out one island or one kind as
+long as it helps. What was evaluated on the way is kept, so that the next best candidates come with the best
+one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from atoll.errors import ConfigError
+from atoll.sim.plan.evaluate import CODECS, INTERVALS, Outcome, World, evaluate, muster
+from atoll.sim.plan.layouts import layouts_of
+from atoll.sim.plan.links import BITS
+
+__all__ = ["Search", "Used"]
+
+Used = tuple[int, ...]
+"""How many islands of each kind take part."""
+
+TIE = 0.001
+"""Candidates that differ by less than this share are equal: the inputs are not known so well."""
+NUM_BEST = 5
+PER_LAYOUT = 2
+"""Of one layout at most so many stand in the list of the best: settings alone would fill it."""
+
+
+class Search:
+    """All candidates of one question that were looked at, best first."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._seen: dict[Used, list[Outcome]] = {}
+        self._reasons: dict[Used, str] = {}
+
+    def best(self) -> Outcome:
+        """The best candidate; a fleet on which none works is refused with the reason."""
+        sites = self.world.spec.sites
+        whole = tuple(site.count for site in sites)
+        alone = [
+            tuple(site.count if i == n else 0 for i in range(len(sites))) for n, site in enumerate(sites)
+        ]
+        for start in dict.fromkeys([whole, *alone]):
+            self._climb(start)
+        ranked = self.ranked()
+        if not ranked:
+            reason = self._reasons[alone[0]]
+            raise ConfigError(
+                f"No plan works on this fleet: even with {sites[0].name} alone {reason}.",
+                f"That holds for every H up to {INTERVALS[-1]} and every codec down to {CODECS[-1]}.",
+                "Give the islands faster links, or train on one of them without a syncer.",
+            )
+        return ranked[0]
+
+    def ranked(self) -> list[Outcome]:
+        """Every candidate seen that works, best first."""
+        return sorted((o for outcomes in self._seen.values() for o in outcomes), key=_order)
+
+    def five_best(self) -> list[Outcome]:
+        """The best few, not all of one layout."""
+        chosen: list[Outcome] = []
+        for outcome in self.ranked():
+            alike = sum(other.candidate.layout == outcome.candidate.layout for other in chosen)
+            if alike < PER_LAYOUT and len(chosen) < NUM_BEST:
+                chosen.append(outcome)
+        return chosen
+
+    def best_with(self, used: Used) -> Outcome | str:
+        """The best candidate on exactly these islands, or why there is none."""
+        if used not in self._seen:
+            self._look(used)
+        outcomes = self._seen[used]
+        return outcomes[0] if outcomes else self._reasons[used]
+
+    def _look(self, used: Used) -> None:
+        outcomes: list[Outcome] = []
+        reason = "no island is left"
+        for layout in layouts_of(self.world.spec, used):
+            crew = muster(self.world, layout)
+            for interval in INTERVALS:
+                for codec in CODECS:
+                    found = evaluate(self.world, crew, interval, codec)
+                    if isinstance(found, Outcome):
+                        outcomes.append(found)
+                    elif len(outcomes) == 0 and layout[0].parts == 1:
+                        reason = found
+        self._seen[used] = sorted(outcomes, key=_order)
+        self._reasons[used] = reason
+
+    def _score(self, used: Used) -> float:
+        found = self.best_with(used)
+        return found.score if isinstance(found, Outcome) else math.inf
+
+    def _climb(self, used: Used) -> None:
+        here = self._score(used)
+        while True:
+            around = sorted(self._neighbours(used), key=lambda near: (self._score(near), near))
+            if not around or not self._score(around[0]) < here:
+                return
+            used, here = around[0], self._score(around[0])
+
+    def _neighbours(self, used: Used) -> list[Used]:
+        """One island more or fewer of some kind, or all of a kind, or none."""
+        found: dict[Used, None] = {}
+        for kind, (many, site) in enumerate(zip(used, self.world.spec.sites, strict=True)):
+            for other in (many - 1, many + 1, 0, site.count):
+                near = (*used[:kind], other, *used[kind + 1 :])
+                if 0 <= other <= site.count and near != used and any(near):
+                    found[near] = None
+        return list(found)
+
+
+def _order(outcome: Outcome) -> tuple[float, ...]:
+    """By score in bins of `TIE`; of equals the one with fewer learners, the shorter H, the more bits."""
+    candidate = outcome.candidate
+    tie = round(math.log(outcome.score) / TIE) if outcome.score > 0 else -math.inf
+    return (tie, candidate.learners, candidate.interval, -BITS[candidate.codec], outcome.score)
