@@ -1,0 +1,75 @@
+"""Constants from a real run of Atoll, for `atoll simulate goodput --from-run`.
+
+A run tells how long a step takes, how long a learner that died is away, how soon its work counts again,
+how long a round takes and how long the syncer is away. In a run every learner is one slice, so its tapes
+say nothing about shrinking and growing: those stay what they are. What was given on the command line goes
+before what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.sim.units import say_duration
+
+if TYPE_CHECKING:
+    from atoll.observe.run_times import RunTimes
+
+__all__ = ["Taken", "from_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One constant that was measured."""
+
+    option: str
+    seconds: float
+    how: str
+    count: int
+
+
+def from_run(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Taken], list[str]]:
+    """What was given, completed with what a run measured; what was taken; what there is to say about it."""
+    from atoll.observe.run_times import read_run_times
+
+    times = read_run_times(path)
+    taken = [one for one in _measured(times) if one.option not in given]
+    if "syncer_mtbf" not in given:
+        taken = [one for one in taken if one.option != "syncer_down"]
+    return {**given, **{one.option: one.seconds for one in taken}}, taken, _remarks(times, given)
+
+
+def _measured(times: RunTimes) -> list[Taken]:
+    found = []
+    if times.step_s is not None:
+        found.append(Taken("step", times.step_s.mean_s, "a learner's median step", times.step_s.count))
+    if times.restart_s is not None:
+        away = times.restart_s.mean_s
+        deaths = times.restart_s.count
+        found.append(Taken("outage", away, "from a death to the next step", deaths))
+        rejoin = times.rejoin_s.mean_s if times.rejoin_s is not None else 0.0
+        found.append(Taken("return_mean", away + rejoin, "and on to the first merged offer", deaths))
+    if times.syncer_restart_s is not None:
+        merge = times.merge_s.mean_s if times.merge_s is not None else 0.0
+        how = "from the syncer's death to the next merge"
+        found.append(
+            Taken("syncer_down", times.syncer_restart_s.mean_s + merge, how, times.syncer_restart_s.count)
+        )
+    return found
+
+
+def _remarks(times: RunTimes, given: Mapping[str, Any]) -> list[str]:
+    """In plain words: what the run could not tell."""
+    said = [f"Measured in {times.run}: {times.learners} learners, {say_duration(times.wall_s)}."]
+    if times.restart_s is None:
+        said.append("Nobody died in this run and came back, so the outage and the return stay as they are.")
+    if times.syncer_restart_s is None:
+        said.append("Its syncer never went away.")
+    elif "syncer_mtbf" not in given:
+        away = say_duration(times.syncer_restart_s.mean_s)
+        said.append(f"Its syncer was away for {away} at a time: --syncer-mtbf takes that into account.")
+    said.append("A run cannot tell the pauses to shrink and to grow: a learner of Atoll is one slice.")
+    return said
