@@ -54,7 +54,7 @@ class Rounds:
 
     def num_gathering(self) -> int:
         """Rounds that still wait for headers; at most tau."""
-        return sum(1 for rnd in self.open.values() if rnd.phase is Phase.GATHER)
+        return [rnd.phase for rnd in self.open.values()].count(Phase.GATHER)
 
     def try_open(self, p: int, counted: list[Session], min_steps: int, due: int, now_ns: int) -> bool:
         """Open a round on p if enough learners have worked on it."""
@@ -142,13 +142,13 @@ class Rounds:
 
     def _missing(self, rnd: Round, now_ns: int) -> tuple[str, ...]:
         answered = rnd.headers.keys() | rnd.abstained | rnd.refused.keys()
-        return tuple(
-            sorted(
-                s.name
-                for s in self.desk.connected(now_ns)
-                if s.name not in answered and rnd.asked.get(s.name) == s.incarnation
-            )
-        )
+        asked = rnd.asked.get
+        missing = [
+            s.name
+            for s in self.desk.connected(now_ns)
+            if s.name not in answered and asked(s.name) == s.incarnation
+        ]
+        return tuple(sorted(missing))
 
     def weigh(self, rnd: Round, now_ns: int) -> None:
         """Let the verdict decide whether a gathering round goes on."""

@@ -277,7 +277,10 @@ class SyncerMachine:
                 self._finish()
             return
         self._tend_quarantine(now_ns)
-        counted = [s for s in desk.connected(now_ns) if self.may_offer(s)]
+        away = self.strikes.until_ns
+        counted = [  # `may_offer` of each; the usual case without a call, as every report comes by here
+            s for s in desk.connected(now_ns) if (s.healed and s.name not in away) or self.may_offer(s)
+        ]
         self._note_quorum(len(counted))
         start = desk.schedule.t
         skipped = desk.schedule.advance({s.name: s.clock for s in counted})
