@@ -51,6 +51,7 @@ def _expected(plan: Plan) -> dict[str, Any]:
     whole = plan.whole[best.candidate.layout]
     return {
         "goodput": crew.goodput,
+        "goodput_whole": whole.goodput,
         "uptime": whole.uptime_one,
         "uptime_quorum": whole.uptime_quorum,
         "merging": whole.merging,

@@ -76,6 +76,7 @@ class Crew:
     step_s: float
     tokens_per_s: float
     goodput: float
+    """Share of chip time spent on useful steps."""
     uptimes: tuple[float, ...]
     """uptimes[k]: share of time in which at least k step."""
     price_per_h: float
@@ -119,11 +120,11 @@ def muster(world: World, layout: Layout) -> Crew:
     """The learners of a layout: how fast, how often up, at what price, behind which links."""
     spec, sites = world.spec, world.spec.sites
     shares = [(share, sites[share.site]) for share in layout]
+    goodputs = [world.paces.goodput(share.site, share.parts, world.mtbi_factor) for share in layout]
     rate = sum(share.used * site.rate for share, site in shares)
-    useful = sum(
-        share.used * site.rate * world.paces.goodput(share.site, share.parts, world.mtbi_factor)
-        for share, site in shares
-    )
+    useful = sum(share.used * site.rate * g for (share, site), g in zip(shares, goodputs, strict=True))
+    chips = sum(share.used * site.chips for share, site in shares)
+    busy = sum(share.used * site.chips * g for (share, site), g in zip(shares, goodputs, strict=True))
     learners = sum(share.used * share.parts for share in layout)
     uptimes = at_least(
         tuple(
@@ -148,7 +149,7 @@ def muster(world: World, layout: Layout) -> Crew:
         step_s=spec.model.batch / rate,
         # While too few step nothing merges: that time counts as lost (ours; in truth it is merged later).
         tokens_per_s=useful * uptimes[quorum] / uptimes[1] if uptimes[1] else 0.0,
-        goodput=useful / rate,
+        goodput=busy / chips,
         uptimes=uptimes,
         price_per_h=sum(share.used * site.price_per_h for share, site in shares) + spec.syncer.price,
         gap=gap_to_lock_step(spec.model.params, learners),

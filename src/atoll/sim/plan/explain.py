@@ -72,21 +72,26 @@ def why_worse(world: World, best: Outcome, other: Outcome) -> str:
 
 def worth_in_words(plan: Plan, worth: Worth) -> str:
     """Whether an island is worth its link, by how much, or why not."""
-    unit = "money" if plan.world.money else "time"
+    unit, other = ("money", "time") if plan.world.money else ("time", "money")
     if isinstance(worth.with_it, str):
         return f"no: {worth.with_it}"
     if isinstance(worth.without, str):
         return "yes: it is the only one"
-    change = worth.without.score / worth.with_it.score - 1
+    if worth.is_even:
+        with_it, without = (
+            outcome.time_s if plan.world.money else outcome.cost for outcome in (worth.with_it, worth.without)
+        )
+        more = f", {percent(without / with_it - 1)} more {other} without it" if with_it else ""
+        return f"{'yes' if worth.used else 'no'}: the same {unit}{more}"
     if worth.is_worth:
-        return f"yes: without it {percent(change)} more {unit}"
-    return f"no: with it {percent(1 / (1 + change) - 1)} more {unit}"
+        return f"yes: without it {percent(worth.change)} more {unit}"
+    return f"no: with it {percent(1 / (1 + worth.change) - 1)} more {unit}"
 
 
 def config_snippet(plan: Plan) -> str:
     """The settings as config.toml for `atoll syncer --config`."""
     chosen = plan.best.candidate
-    ticks = plan.best.tokens / plan.world.spec.model.batch
+    ticks = max(1, round(plan.best.tokens / plan.world.spec.model.batch))
     return f"""[sync]
 num_learners = {chosen.learners}      # M
 min_quorum = {chosen.quorum}        # K
@@ -102,7 +107,7 @@ down = "{chosen.codec}"
 data_connections = {chosen.channels}
 
 [budget]
-ticks = {round(ticks)}  # steps to the loss of lock-step, by this plan
+ticks = {ticks}  # steps to the loss of lock-step, by this plan
 """
 
 

@@ -7,6 +7,7 @@ refused here, so that whatever comes after works with a fleet that could exist.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = ["FleetSpec", "ModelSpec", "Site", "SyncerSpec", "parse_fleet", "read_
 MAX_ISLANDS = 256
 TOKENS_PER_PARAM = 20
 FLOPS_PER_PARAM = 6
+MAY_BE_ENDLESS = ("mtbi", "returns", "every", "outage_every")
+"""What may never happen: a failure, a return, a shock, an outage."""
 NO_EFFECT = "It would have no effect, and the plan would not be for the fleet described."
 
 Table = Mapping[str, Any]
@@ -112,18 +115,33 @@ class FleetSpec:
 
     @property
     def has_prices(self) -> bool:
-        """Whether money can be counted."""
-        return any(site.price > 0 for site in self.sites)
+        """Whether money can be counted: every island has a price."""
+        return all(site.price > 0 for site in self.sites)
 
 
 def read_fleet(path: str | Path) -> FleetSpec:
     """The fleet of a file; traces are looked for beside it."""
-    return parse_fleet(toml.read(path), origin=str(path), folder=Path(path).parent)
+    try:
+        text = toml.read(path)
+    except ConfigError as error:
+        raise ConfigError(
+            error.what.replace("config file", "fleet file"),
+            "There is nothing to plan.",
+            "Give the path of a readable TOML file; `atoll plan --example` prints one.",
+        ) from error
+    return parse_fleet(text, origin=str(path), folder=Path(path).parent)
 
 
 def parse_fleet(text: str, *, origin: str = "the fleet", folder: Path = Path()) -> FleetSpec:
     """The fleet of a text; the first thing that is wrong is refused, with what to write instead."""
-    tables = toml.parse(text, origin)
+    try:
+        tables = toml.parse(text, origin)
+    except ConfigError as error:
+        raise ConfigError(
+            error.what,
+            "None of it could be read, so there is nothing to plan.",
+            'Mend that line. A table is [model] or [[island]], a key is chips = 128, an amount is "12B".',
+        ) from error
     _refuse_unknown_tables(tables)
     if not tables.get("island"):
         raise ConfigError(
@@ -199,7 +217,14 @@ class _Reader:
                 "It is neither a number nor an amount in quotes.",
                 f"Write for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
             )
-        return read(value, f"{self.label}: {key}", **limits)
+        amount = read(value, f"{self.label}: {key}", **limits)
+        if not math.isfinite(amount) and key not in MAY_BE_ENDLESS:
+            raise ConfigError(
+                f"{self.label}: {key} is {show(value)}.",
+                "Nothing can be computed from an endless amount.",
+                f"Write for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
+            )
+        return amount
 
     def get(self, key: str, read: Callable[..., Amount], default: Amount, **limits: Any) -> Amount:
         return self.need(key, read, **limits) if key in self.table else default
@@ -220,9 +245,16 @@ def _model(model: _Reader, params: int, rate: float) -> ModelSpec:
         batch = model.need("step", read_duration) * rate
     else:
         batch = float(model.need("batch", read_count))
+    tokens = float(model.get("tokens", read_count, TOKENS_PER_PARAM * params))
+    if tokens < batch:
+        raise ConfigError(
+            f"model: {say_count(tokens)} tokens are less than one batch of {say_count(batch)}.",
+            "The run would be over before its first step.",
+            "Give more tokens, or a smaller batch.",
+        )
     return ModelSpec(
         params=params,
-        tokens=float(model.get("tokens", read_count, TOKENS_PER_PARAM * params)),
+        tokens=tokens,
         batch=batch,
         bytes_per_param=model.get("bytes_per_param", read_number, 16.0, above=True),
     )

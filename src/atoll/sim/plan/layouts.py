@@ -37,12 +37,12 @@ Layout = tuple[Share, ...]
 
 
 def can_split(model: ModelSpec, site: Site, parts: int) -> bool:
-    """Whether each part would have chips, and the memory for the model, if that is known."""
+    """Whether equal parts have a slice of chips each, and the memory for the model, if that is known."""
     if parts == 1:
         return True
-    chips = site.chips // parts
+    chips, rest = divmod(site.chips, parts)
     fits = site.memory_gb is None or chips * site.memory_gb * 1e9 >= model.params * model.bytes_per_param
-    return chips >= site.slice_chips and fits
+    return rest == 0 and chips >= site.slice_chips and fits
 
 
 def layouts_of(spec: FleetSpec, used: tuple[int, ...]) -> list[Layout]:

@@ -17,7 +17,7 @@ from atoll.sim.plan.fleet_file import FleetSpec
 from atoll.sim.plan.layouts import Layout
 from atoll.sim.plan.lock_step import Line, LockStep, arithmetic, best_lock_step, lock_step_layouts
 from atoll.sim.plan.pace import simulate_paces, simulate_whole
-from atoll.sim.plan.search import Search, Used
+from atoll.sim.plan.search import TIE, Search, Used
 
 __all__ = ["SETTINGS", "Change", "Plan", "Worth", "make_plan", "used_of"]
 
@@ -48,7 +48,19 @@ class Worth:
         """Whether the plan is better with it."""
         if isinstance(self.with_it, str):
             return False
-        return isinstance(self.without, str) or self.with_it.score < self.without.score
+        return isinstance(self.without, str) or (self.used > 0 if self.is_even else self.change > 0)
+
+    @property
+    def change(self) -> float:
+        """What is lost without it, as a share; below 0: what is won."""
+        assert isinstance(self.with_it, Outcome), self.with_it
+        assert isinstance(self.without, Outcome), self.without
+        return self.without.score / self.with_it.score - 1.0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether it makes no difference to what is minimised."""
+        return abs(self.change) <= TIE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +98,12 @@ class Plan:
 
 def make_plan(spec: FleetSpec, *, money: bool = False, seed: int = 1) -> Plan:
     """The best way to train this model on this fleet, by time or by money."""
-    if money and not spec.has_prices:
+    free = next((site.name for site in spec.sites if not site.price), None)
+    if money and free is not None:
         raise ConfigError(
-            "--money is asked for, and no island has a price.",
-            "Every plan would cost nothing.",
-            "Give each island a price for one chip and hour.",
+            f"--money is asked for, and island {free} has no price.",
+            "Its chips would be free, and every plan would end there.",
+            "Give each island a price above 0 for one chip and hour.",
         )
     world = World(spec, simulate_paces(spec, seed), money=money)
     search = Search(world)

@@ -15,13 +15,15 @@ from atoll.sim.plan.evaluate import CODECS, INTERVALS, Outcome, World, evaluate,
 from atoll.sim.plan.layouts import layouts_of
 from atoll.sim.plan.links import BITS
 
-__all__ = ["Search", "Used"]
+__all__ = ["TIE", "Search", "Used"]
 
 Used = tuple[int, ...]
 """How many islands of each kind take part."""
 
-TIE = 0.001
+TIE = 0.005
 """Candidates that differ by less than this share are equal: the inputs are not known so well."""
+CLEARLY = 0.05
+"""Of such, one is preferred if it is cheaper (with --money: quicker) by this share; else the simpler one."""
 NUM_BEST = 5
 PER_LAYOUT = 2
 """Of one layout at most so many stand in the list of the best: settings alone would fill it."""
@@ -55,8 +57,12 @@ class Search:
         return ranked[0]
 
     def ranked(self) -> list[Outcome]:
-        """Every candidate seen that works, best first."""
-        return sorted((o for outcomes in self._seen.values() for o in outcomes), key=_order)
+        """Every candidate seen that works: the one to recommend, then the others by what is minimised."""
+        outcomes = [outcome for outcomes in self._seen.values() for outcome in outcomes]
+        if not outcomes:
+            return []
+        best = _simplest(self.world, outcomes)
+        return [best, *sorted((o for o in outcomes if o is not best), key=lambda o: o.score)]
 
     def five_best(self) -> list[Outcome]:
         """The best few, not all of one layout."""
@@ -72,7 +78,7 @@ class Search:
         if used not in self._seen:
             self._look(used)
         outcomes = self._seen[used]
-        return outcomes[0] if outcomes else self._reasons[used]
+        return _simplest(self.world, outcomes) if outcomes else self._reasons[used]
 
     def _look(self, used: Used) -> None:
         outcomes: list[Outcome] = []
@@ -86,12 +92,13 @@ class Search:
                         outcomes.append(found)
                     elif len(outcomes) == 0 and layout[0].parts == 1:
                         reason = found
-        self._seen[used] = sorted(outcomes, key=_order)
+        self._seen[used] = outcomes
         self._reasons[used] = reason
 
     def _score(self, used: Used) -> float:
-        found = self.best_with(used)
-        return found.score if isinstance(found, Outcome) else math.inf
+        if used not in self._seen:
+            self._look(used)
+        return min((outcome.score for outcome in self._seen[used]), default=math.inf)
 
     def _climb(self, used: Used) -> None:
         here = self._score(used)
@@ -112,8 +119,14 @@ class Search:
         return list(found)
 
 
-def _order(outcome: Outcome) -> tuple[float, ...]:
-    """By score in bins of `TIE`; of equals the one with fewer learners, the shorter H, the more bits."""
-    candidate = outcome.candidate
-    tie = round(math.log(outcome.score) / TIE) if outcome.score > 0 else -math.inf
-    return (tie, candidate.learners, candidate.interval, -BITS[candidate.codec], outcome.score)
+def _simplest(world: World, outcomes: list[Outcome]) -> Outcome:
+    """The best; of those as good within `TIE` the cheaper (or the quicker), then the simpler one."""
+    enough = min(outcome.score for outcome in outcomes) * (1.0 + TIE)
+
+    def plainness(outcome: Outcome) -> tuple[float, ...]:
+        candidate = outcome.candidate
+        other = outcome.time_s if world.money else outcome.cost
+        scale = round(math.log(other) / CLEARLY) if other > 0 else 0
+        return (scale, candidate.learners, candidate.interval, -BITS[candidate.codec], outcome.score)
+
+    return min((outcome for outcome in outcomes if outcome.score <= enough), key=plainness)
