@@ -17,7 +17,7 @@ from atoll.sim.bandwidth.study import NAMES, Load, Need, OnLink
 from atoll.sim.bandwidth.traffic import METHODS, Traffic
 from atoll.sim.units import say_count, say_duration, say_rate
 
-__all__ = ["draw", "gbps", "number_table", "tell"]
+__all__ = ["draw", "number_table", "tell"]
 
 SPOKEN_CU = 0.9
 NEVER = "never"
@@ -31,10 +31,11 @@ def tell(
     on_link = [] if link is None else study.on_link(traffics, link)
     console.print(_said(traffics[0]), highlight=False)
     console.print(_needs_table(found, cus))
+    console.print(_footnotes(found) + "\n", highlight=False)
     console.print(_loads_table(carried))
     if link is not None:
         console.print(_link_table(on_link, link))
-    for line in (*_syncer(traffics), _meaning(found, cus)):
+    for line in (*_syncer(traffics), "", _meaning(found, cus)):
         console.print(line, highlight=False)
     if plot:
         links = study.whole_range(found)
@@ -53,17 +54,22 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, consol
 
     plot_utilisation(curves, path)
     console.print(f"Drawn: {path}", highlight=False, soft_wrap=True)
+    if any(label.startswith(NAMES["decoupled"]) for label in curves):
+        held = f"{study.ENOUGH_ROUNDS:.0%}"
+        console.print(f"Its line for Decoupled begins where {held} of the rounds are held.", highlight=False)
 
 
 def number_table(title: str, names: Sequence[str], *, texts: int = 1) -> Table:
     """The first columns are text, the others are numbers."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1))
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place < texts else "right", no_wrap=True)
     return table
 
 
-def gbps(bits_per_s: float) -> str:
+def _gbps(bits_per_s: float) -> str:
     """To three digits; `never` if no link is fast enough."""
     if math.isinf(bits_per_s):
         return NEVER
@@ -87,13 +93,16 @@ def _needs_table(found: Sequence[Need], cus: Sequence[float]) -> Table:
         row = found[first : first + len(cus)]
         apart = max(need.difference for need in row)
         label = NAMES[row[0].method] + ("*" if row[0].method == "decoupled" else "")
-        rates = (gbps(need.bits_per_s) for need in row)
+        rates = (_gbps(need.bits_per_s) for need in row)
         table.add_row(label, f"{row[0].bits:g}", *rates, "-" if math.isinf(apart) else f"{apart:.1%} apart")
-    table.caption = (
-        "never: not on any link, for the round trip. *: never waits; the share is of its rounds held"
-    )
-    table.caption_justify = "left"
     return table
+
+
+def _footnotes(found: Sequence[Need]) -> str:
+    note = "*Decoupled never waits; its columns are the share of its rounds that it holds."
+    if any(math.isinf(need.bits_per_s) for need in found):
+        note += f" {NEVER}: not on any link, because a ring of M sites passes M - 1 round trips (our model)."
+    return note
 
 
 def _loads_table(carried: Sequence[Load]) -> Table:
@@ -107,11 +116,11 @@ def _loads_table(carried: Sequence[Load]) -> Table:
 
 
 def _link_table(rows: Sequence[OnLink], link: float) -> Table:
-    names = ("method", "bits", "utilisation", "wait per step", "rounds held", "extra steps late")
+    names = ("method", "bits", "utilisation", "wait per step", "rounds held", "steps late")
     table = number_table(f"On a link of {say_rate(link)}", names)
     for row in rows:
         held, late = (
-            ("100 %", "0") if row.method != "decoupled" else (f"{row.pace:.0%}", str(row.staleness_steps))
+            ("-", "-") if row.method != "decoupled" else (f"{row.pace:.0%}", str(row.staleness_steps))
         )
         wait = say_duration(row.stall_s) if row.stall_s else "-"
         table.add_row(NAMES[row.method], f"{row.bits:g}", f"{row.cu:.1%}", wait, held, late)
@@ -127,9 +136,7 @@ def _meaning(found: Sequence[Need], cus: Sequence[float]) -> str:
     least = min(decoupled, key=lambda need: need.bits)
     small = f"Decoupled with {least.bits:g} bits holds {cu:.0%} of its rounds on {say_rate(least.bits_per_s)}"
     if math.isinf(most.bits_per_s):
-        big = (
-            f"Data-Parallel cannot compute {cu:.0%} of the time on any link: the round trip alone takes more"
-        )
+        big = f"Data-Parallel cannot compute {cu:.0%} of the time on any link, for its round trips"
     else:
         ratio = most.bits_per_s / least.bits_per_s
         big = (

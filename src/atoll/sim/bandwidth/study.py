@@ -16,7 +16,19 @@ from atoll.sim.bandwidth.closed import mean_bits_per_s, needed_bits_per_s, peak_
 from atoll.sim.bandwidth.timeline import Floats, play, thinnest_links
 from atoll.sim.bandwidth.traffic import METHODS, Method, Traffic
 
-__all__ = ["NAMES", "Load", "Need", "OnLink", "curve", "loads", "needs", "on_link", "whole_range"]
+__all__ = [
+    "CURVE_POINTS",
+    "ENOUGH_ROUNDS",
+    "NAMES",
+    "Load",
+    "Need",
+    "OnLink",
+    "curve",
+    "loads",
+    "needs",
+    "on_link",
+    "whole_range",
+]
 
 NAMES: dict[Method, str] = {
     "data-parallel": "Data-Parallel",

@@ -5,8 +5,9 @@ are ready one by one along the backward pass, and leave through one link, first 
 needs a payload waits until its last bucket has arrived; compute utilisation is compute / (compute + stall).
 This is the author's public timeline model (arthurdouillard.com/diloco). No constant in it is fitted.
 
-Nothing random happens, so the play soon repeats itself: it runs interval after interval until the stall and
-the backlog of the link stay the same, and the last interval is the answer.
+Nothing random happens, so the play soon repeats itself: it runs interval after interval until one leaves the
+link and the payloads under way as it found them, and is the answer. Where the waits go round in some other
+rhythm, the answer is the second half of a long play.
 
 Decoupled is ours. Nobody waits: at a step boundary the learner copies the fragment that is due; it travels
 up, is merged and published bucket by bucket, travels down, and is adopted at the next boundary. A round that
@@ -133,9 +134,9 @@ def _play_ring(method: Method, traffic: Traffic, links: Floats) -> Timeline:
     alone_s = _last_bucket_leaves(step_s, bits / links)
     link, now = _Link(links), np.zeros_like(links)
     arrivals: dict[int, Floats] = {}
-    before, lasted = np.zeros_like(links), np.zeros_like(links)
+    before, ends = np.zeros((1, len(links))), [now]
     for interval in range(_intervals(num_steps)):
-        began, peak = now, np.zeros_like(links)
+        peak = np.zeros_like(links)
         for step in range(num_steps):
             started, carried = now, link.carried_bits(now)
             index = interval * num_steps + step
@@ -143,10 +144,15 @@ def _play_ring(method: Method, traffic: Traffic, links: Floats) -> Timeline:
                 arrivals[index + overlap] = link.send(bits, now + alone_s) + traffic.ring_latency_s
             now = np.maximum(now + step_s, arrivals.pop(index, 0.0))
             peak = np.maximum(peak, (link.carried_bits(now) - carried) / (now - started))
-        lasted, backlog = now - began, link.backlog_s(now)
-        if np.allclose(lasted + backlog, before, rtol=0.0, atol=SAME * step_s):
+        ends.append(now)
+        state = np.stack([link.backlog_s(now), *(arrivals[index] - now for index in sorted(arrivals))])
+        if state.shape == before.shape and np.allclose(state, before, rtol=0.0, atol=SAME * step_s):
+            measured = 1
             break
-        before = lasted + backlog
+        before = state
+    else:
+        measured = len(ends) // 2
+    lasted = (ends[-1] - ends[-1 - measured]) / measured
     cu = np.minimum(num_steps * step_s / lasted, 1.0)
     return Timeline(
         bits_per_s=links,
