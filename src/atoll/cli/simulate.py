@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from atoll.cli import bandwidth, goodput
+from atoll.cli import bandwidth, goodput, scale
 from atoll.errors import ConfigError
 from atoll.sim import demo as demo_run
 from atoll.sim.faults import KINDS, PHASES
@@ -223,3 +223,4 @@ def _as_json(summary: Summary, elapsed_s: float) -> dict[str, object]:
 
 commands.command()(bandwidth.bandwidth)
 commands.command()(goodput.goodput)
+commands.command()(scale.scale)

@@ -57,6 +57,8 @@ class Ledger(Tape):
     checker: Checker | None = None
     check_merges: int = 0
     """The checker reads until so many merges are stored."""
+    is_watched: bool = True
+    """Whether anybody still wants the lines."""
     lives: dict[str, Life] = field(default_factory=dict)
     """Actor -> its life."""
     began: Counter[str] = field(default_factory=Counter)
@@ -92,12 +94,15 @@ class Ledger(Tape):
         reader = _READERS.get(type(item))
         if reader is not None:
             reader(self, at_ns, actor, item)
-        if self.checker is not None:
-            self.checker.read(Entry(at_ns, actor, item))
-            if self.merges >= self.check_merges:
-                self.checker = None
+        if self.is_watched:
+            self._hand_on(Entry(at_ns, actor, item))
+
+    def _hand_on(self, entry: Entry) -> None:
+        if self.checker is not None and self.merges <= self.check_merges:
+            self.checker.read(entry)
         if self.keeps:
-            self.entries.append(Entry(at_ns, actor, item))
+            self.entries.append(entry)
+        self.is_watched = self.keeps or (self.checker is not None and self.merges <= self.check_merges)
 
     def digest(self) -> str:
         """One digest over every stored record and its time."""

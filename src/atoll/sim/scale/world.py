@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atoll.core import commands as do
+from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.params import MS, RunParams
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
 from atoll.sim.ghost import GhostLearner, GhostSyncer
-from atoll.sim.network import DOWN, Deliver, Direction, Link, Network
+from atoll.sim.network import DOWN, Direction, Link, Network
 from atoll.sim.process import LearnerProcess, SyncerProcess
 from atoll.sim.scale.ledger import Ledger
 from atoll.sim.scale.pace import NEVER_NS, Pace
@@ -33,16 +34,20 @@ LATENCY_MS = (5, 75)
 """One way, drawn for each learner."""
 TRANSIT_STEPS = 0.1
 """A fragment's time on its link."""
+BULK = frozenset({msg.Body, msg.SeedBody, msg.Donation, msg.Publish, msg.Moments})
+"""Messages with content: they queue on their link. The others are late by its latency, and that is all."""
 SLICE_STEPS = 60
 """Progress is told this often."""
 
 
 class TracedLearner(LearnerProcess):
-    """A learner whose steps follow a trace."""
+    """A learner whose steps follow a trace, and whose small messages go straight to whom they are for."""
 
     pace: Pace
     full_batch: int
     on_dark: Callable[[TracedLearner, int], None]
+    post: Callable[[str, Any], None]
+    """Carries a message without content to the syncer."""
 
     def _schedule_step(self) -> None:
         now_ns = self.engine.now_ns
@@ -54,25 +59,16 @@ class TracedLearner(LearnerProcess):
         self.batch = max(1, round(self.full_batch * stint.share))
         self.call(stint.end_ns - now_ns, self._step, stint.end_ns - now_ns)
 
-
-class QuietNetwork(Network):
-    """Links without troubles: a small message is simply late by its latency."""
-
-    def send(
-        self,
-        name: str,
-        way: str,
-        message: Any,
-        num_bytes: int,
-        deliver: Deliver,
-        is_heard: Callable[[], bool],
-    ) -> None:
-        """Put a message on a link; nothing can happen to it."""
-        if num_bytes:
-            super().send(name, way, message, num_bytes, deliver, is_heard)
+    def _tell(self, message: Any) -> None:
+        if type(message) in BULK:
+            super()._tell(message)
         else:
-            latency_ns = self.links[name].direction(way).latency_ns
-            self.engine.after(latency_ns * (0.75 + 0.5 * self.rng.random()), deliver, message, True)
+            self.post(self.name, message)
+
+    def hear(self, message: Any) -> None:
+        """A message without content arrives."""
+        if self.is_alive:
+            self.handle(ev.Received(self.engine.now_ns, message))
 
 
 @dataclass(slots=True)
@@ -96,7 +92,7 @@ class ScaleWorld:
     def __post_init__(self) -> None:
         scenario = self.scenario
         self.params, self.chance = scenario.params(), Chance(scenario.seed)
-        self.network = QuietNetwork(self.engine, self.chance.branch("network"), _no_trouble)
+        self.network = Network(self.engine, self.chance.branch("network"), _no_trouble)
         links = self.chance.branch("links")
         rate = FRAGMENT_BYTES / (TRANSIT_STEPS * scenario.fastest_s)
         for name in scenario.traces:
@@ -155,7 +151,7 @@ class ScaleWorld:
         process.pace, process.on_dark = self.paces[name], self._gone_dark
         process.step_ns = int(1e9 * scenario.step_s[name])
         process.full_batch = full_batch(scenario, name)
-        process.to_syncer, process.syncer_listens = self._to_syncer, self._syncer_listens
+        process.post, process.to_syncer = self._post, self._to_syncer
         self.learners[name] = process
         self.ledger.begin_life(process.actor, name, process.step_ns)
         process.start(is_back=is_back)
@@ -183,8 +179,13 @@ class ScaleWorld:
 
     # Messages
 
-    def _syncer_listens(self) -> bool:
-        return self.syncer is not None and self.syncer.is_alive and self.syncer.machine.is_active
+    def _post(self, name: str, message: Any) -> None:
+        self.engine.after(self._latency_ns(self.network.links[name].up), self._hear, message)
+
+    def _hear(self, message: Any) -> None:
+        syncer = self.syncer
+        if syncer is not None and syncer.is_alive:
+            syncer.handle(ev.Received(self.engine.now_ns, message))
 
     def _to_syncer(self, message: Any, intact: bool, payload: Any) -> None:
         if self.syncer is not None and self.syncer.is_alive:
@@ -193,15 +194,20 @@ class ScaleWorld:
     def _route(self, command: do.Send, payload: Any) -> None:
         message, name = command.message, command.name
         process = self.learners[name]
-        num_bytes = message.num_bytes if isinstance(message, msg.Publish | msg.Moments) else 0
         if process.machine.incarnation not in (0, command.incarnation):
             return  # to a life that is over
+        if type(message) not in BULK:
+            self.engine.after(self._latency_ns(self.network.links[name].down), process.hear, message)
+            return
 
         def deliver(message: Any, intact: bool) -> None:
             if process.is_alive:
                 process.read_bulk(message, payload)
 
-        self.network.send(name, DOWN, message, num_bytes, deliver, _is_heard)
+        self.network.send(name, DOWN, message, getattr(message, "num_bytes", 0), deliver, _is_heard)
+
+    def _latency_ns(self, direction: Direction) -> float:
+        return direction.latency_ns * (0.75 + 0.5 * self.network.rng.random())
 
 
 def full_batch(scenario: ScaleScenario, name: str) -> int:
