@@ -107,6 +107,7 @@ def test_more_sites_send_more_around_a_ring_and_no_more_to_a_syncer():
         ratio = needed_bits_per_s(method, many, 0.9) / needed_bits_per_s(method, two, 0.9)
         assert ratio == pytest.approx(2 * (1 - 1 / 1000))
     assert needed_bits_per_s("decoupled", many, 0.9) == needed_bits_per_s("decoupled", two, 0.9)
+    assert syncer_bits_per_s(two) == 4 * mean_bits_per_s("decoupled", two), "two sites, in and out"
     assert syncer_bits_per_s(many) == 500 * syncer_bits_per_s(two)
 
 

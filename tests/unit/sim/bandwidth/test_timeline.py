@@ -106,6 +106,11 @@ def test_decoupled_computes_on_any_link_and_pays_in_rounds_and_staleness():
     assert line.staleness_steps[3] == 0
 
 
+def test_a_round_trip_makes_fragments_of_decoupled_late():
+    for rtt_s, late in ((0.0, 0), (2.9, 0), (3.1, 1), (9.1, 3)):  # a step takes 3 s, and one is allowed
+        assert play("decoupled", replace(PLAIN, rtt_s=rtt_s), [1e15]).staleness_steps[0] == late
+
+
 def test_the_grid_is_that_of_the_paper():
     assert len(GRID) == 50
     assert GRID[0] == pytest.approx(0.1e9)
