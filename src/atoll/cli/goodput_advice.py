@@ -29,6 +29,7 @@ TRY_S = DAY
 TRY_REPETITIONS = 8
 LEAST_GAIN = 0.0005
 NUM_NAMED = 2
+FEWEST_SHOCKS = 10
 
 
 def advice(study: Study, results: Sequence[FleetResult]) -> list[str]:
@@ -40,7 +41,20 @@ def advice(study: Study, results: Sequence[FleetResult]) -> list[str]:
     said = [f"{say_count(largest)} chips, {_name(worst_row)}: {_loss(worst)}."]
     if best_row != worst_row:
         said.append(f"The same chips, {_name(best_row)}: {_loss(best)}.")
-    return [*said, _help(study, best_row)]
+    return [*said, _help(study, best_row), *_too_rare(study)]
+
+
+def _too_rare(study: Study) -> Iterator[str]:
+    """What hardly happened, so that the answer depends on luck."""
+    learners = max(row.learners for row in study.rows)
+    for shock in study.shocks:
+        times = study.horizon_s * study.repetitions / shock.every_s
+        times *= learners if shock.scope == "learner" else 1
+        if times < FEWEST_SHOCKS:
+            yield (
+                f"Shock {shock.name} comes about {times:.2g} times in all repetitions together, too few "
+                "to tell what it costs: give more --days or --repetitions."
+            )
 
 
 def _name(row: Row) -> str:
@@ -61,9 +75,9 @@ def _help(study: Study, row: Row) -> str:
 
     changes = list(_changes(study, row))
     fleets = [study.fleet(row), *(changed.fleet(other) for _, changed, other in changes)]
-    tried = simulate(
-        fleets, horizon_s=min(TRY_S, study.horizon_s), repetitions=TRY_REPETITIONS, seed=study.seed
-    )
+    # Shocks are rare: a short time would not meet any.
+    horizon_s = study.horizon_s if study.shocks or study.traces else min(TRY_S, study.horizon_s)
+    tried = simulate(fleets, horizon_s=horizon_s, repetitions=TRY_REPETITIONS, seed=study.seed)
     now = tried[0].goodput
     gains = sorted(
         ((one.goodput - now, words) for one, (words, _, _) in zip(tried[1:], changes, strict=True)),

@@ -18,7 +18,7 @@ from atoll.sim.units import say_duration
 if TYPE_CHECKING:
     from atoll.observe.run_times import RunTimes
 
-__all__ = ["Taken", "from_run"]
+__all__ = ["Taken", "from_run", "take"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,11 @@ def from_run(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list
     """What was given, completed with what a run measured; what was taken; what there is to say about it."""
     from atoll.observe.run_times import read_run_times
 
-    times = read_run_times(path)
+    return take(read_run_times(path), given)
+
+
+def take(times: RunTimes, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Taken], list[str]]:
+    """The same, of times that were read already."""
     taken = [one for one in _measured(times) if one.option not in given]
     if "syncer_mtbf" not in given:
         taken = [one for one in taken if one.option != "syncer_down"]

@@ -180,10 +180,12 @@ SyncerDown = Annotated[
     typer.Option(help="How long one lasts; learners train on.", show_default="1min", rich_help_panel=_MORE),
 ]
 
-Days = Annotated[str | None, typer.Option(help="Simulated time.", show_default="30", rich_help_panel=_STUDY)]
+Days = Annotated[
+    str | None, typer.Option(help="Simulated time.", show_default="7, for a table 1", rich_help_panel=_STUDY)
+]
 Repetitions = Annotated[
     int | None,
-    typer.Option(help="Of the same fleet with other luck.", show_default="by size", rich_help_panel=_STUDY),
+    typer.Option(help="Of the same fleet with other luck.", show_default="8", rich_help_panel=_STUDY),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed, the same bits.", rich_help_panel=_STUDY)]
 Preset = Annotated[

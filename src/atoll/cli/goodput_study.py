@@ -22,11 +22,10 @@ __all__ = ["Row", "Study", "read_study"]
 
 CHIPS = "150k,1.2M"
 LEARNERS = "1,2,4,8,16"
-DAYS = 30.0
-REPETITIONS = 16
+DAYS = 7.0
 TABLE_DAYS = 1.0
-TABLE_REPETITIONS = 8
-"""For tables of 30 cells and more: seconds instead of minutes, and errors well below a point."""
+REPETITIONS = 8
+"""Seconds of computing instead of minutes, and errors well below a point. Tables have many cells."""
 MOST_REPETITIONS = 100_000
 SYNCER_DOWN = "1min"
 ELASTICITY = {"elastic": (True,), "none": (False,), "both": (False, True)}
@@ -138,7 +137,7 @@ def read_study(given: Mapping[str, Any]) -> Study:
         traces=read_traces(given["traces"]) if "traces" in given else {},
         syncer=_syncer(given),
         horizon_s=DAY * read_number(given.get("days", TABLE_DAYS if cells else DAYS), "--days", above=True),
-        repetitions=_repetitions(given, bool(cells)),
+        repetitions=_repetitions(given),
         seed=read_count(given["seed"], "--seed", least=0),
         price=read_number(given["price"], "--price") if "price" in given else None,
     )
@@ -215,10 +214,8 @@ def _syncer(given: Mapping[str, Any]) -> SyncerOutages | None:
     return SyncerOutages(every_s=read_duration(given["syncer_mtbf"], "--syncer-mtbf"), down=down)
 
 
-def _repetitions(given: Mapping[str, Any], is_table: bool) -> int:
-    asked = read_count(
-        given.get("repetitions", TABLE_REPETITIONS if is_table else REPETITIONS), "--repetitions"
-    )
+def _repetitions(given: Mapping[str, Any]) -> int:
+    asked = read_count(given.get("repetitions", REPETITIONS), "--repetitions")
     if asked > MOST_REPETITIONS:
         raise ConfigError(
             f"--repetitions is {asked}.",

@@ -50,7 +50,7 @@ def rows_table(study: Study, results: Sequence[FleetResult]) -> Table:
     names += ["part."] + ["work"] * (study.speed_spread > 0) + ["wasted/day"] * (study.price is not None)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("lost to")
+    table.add_column("lost to", min_width=24)
     for row, result in zip(study.rows, results, strict=True):
         cells = [say_count(row.chips), str(row.learners), "yes" if row.elastic else "no", _goodput(result)]
         cells += [_percent(result.uptime_one)]

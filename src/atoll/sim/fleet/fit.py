@@ -49,7 +49,8 @@ PER_FAILURE = "pause per failure"
 """Where failures are rare: to shrink, and to grow unless the slice was back before the end of that."""
 
 POPULATION = 20
-GENERATIONS = 14
+GENERATIONS = 3
+"""For each constant, and once more."""
 PUSHES = 8
 PUSH_STEPS = ((0.0, 1.0), (0.1, 0.5), (0.3, 0.5), (1.0, 1.0))
 """What one push tries: how much of the way to the expected edge, and how much of winning error back."""
@@ -58,9 +59,9 @@ JITTER = 0.01
 """Both in the logarithm of a constant; no two tries are the same."""
 NEIGHBOURS = 4
 """For each constant: tries from which a slope is read."""
-REPETITIONS = 8
+REPETITIONS = 16
 QUANTILES = 400
-FAILURES = 1600
+FAILURES = 800
 """Simulated time of one repetition: so many failures of the largest learner, if it never paused."""
 
 
@@ -195,7 +196,7 @@ class _Search:
     def minimise(self, say: Callable[[str], None]) -> None:
         """Differential evolution towards the best."""
         here, errors = self._first_guesses(), np.full(POPULATION, math.inf)
-        for generation in range(GENERATIONS):
+        for generation in range(GENERATIONS * (len(self.knobs) + 1)):
             tries = here if generation == 0 else self._children(here, errors)
             new = self._try(tries)
             better = new < errors
