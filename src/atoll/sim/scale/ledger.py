@@ -68,18 +68,13 @@ class Ledger(Tape):
     incarnations: dict[str, int] = field(default_factory=dict)
     merges: int = 0
     offers: int = 0
-    previous_base: int = 0
-    """Offers merged that stood on the version before the current one."""
     merged_tokens: Counter[str] = field(default_factory=Counter)
     """Learner -> tokens merged, summed over fragments."""
-    merge_times_ns: array[int] = field(default_factory=lambda: array("q"))
     rounds: int = 0
     live: int = 0
     """Learners live when the rounds opened."""
     cancelled: int = 0
-    skipped_ticks: int = 0
     held_ns: int = 0
-    held_steps: int = 0
     steps: int = 0
     starts_ns: array[int] = field(default_factory=lambda: array("q"))
     ends_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -122,11 +117,9 @@ class Ledger(Tape):
         self.hash.update(pack(Entry(at_ns, actor, item)))
         if type(record) is RoundRecord:
             self.merges += 1
-            self.merge_times_ns.append(at_ns)
             self.offers += len(record.contributors)
             for part in record.contributors:
                 self.merged_tokens[part.name] += part.end - part.start
-                self.previous_base += part.base_version < record.version - 1
         elif type(record) is MemberRecord:
             self.admitted_ns.setdefault(record.name, at_ns)
             self.incarnations[record.name] = record.incarnation
@@ -136,9 +129,7 @@ class Ledger(Tape):
         life.steps += item.steps
         life.tokens += item.tokens
         self.steps += item.steps
-        if item.held_ns:
-            self.held_ns += item.held_ns
-            self.held_steps += 1
+        self.held_ns += item.held_ns
         usual_ns = life.step_ns
         self.starts_ns.append(at_ns - (item.step_ns if item.step_ns < LONG_STEP * usual_ns else usual_ns))
         self.ends_ns.append(at_ns)
@@ -169,10 +160,6 @@ class Ledger(Tape):
         if item.kind == "cancelled":
             self.cancelled += 1
 
-    def _ticked(self, at_ns: int, actor: str, item: do.Ticked) -> None:
-        if item.skipped:
-            self.skipped_ticks += item.to_tick - item.from_tick
-
 
 _READERS: dict[type, Callable[[Ledger, int, str, Any], None]] = {
     Stored: Ledger._stored,
@@ -183,5 +170,4 @@ _READERS: dict[type, Callable[[Ledger, int, str, Any], None]] = {
     do.Settle: Ledger._settled,
     do.Opened: Ledger._opened,
     do.Note: Ledger._noted,
-    do.Ticked: Ledger._ticked,
 }

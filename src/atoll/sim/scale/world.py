@@ -82,7 +82,6 @@ class ScaleWorld:
     syncer: SyncerProcess | None = None
     learners: dict[str, TracedLearner] = field(default_factory=dict)
     """The newest life of each."""
-    num_lives: int = 0
     num_outages: int = 0
     params: RunParams = field(init=False)
     network: Network = field(init=False)
@@ -141,7 +140,6 @@ class ScaleWorld:
             self.engine.at(at_ns, self._start_learner, name)
 
     def _start_learner(self, name: str) -> None:
-        self.num_lives += 1
         scenario, is_back = self.scenario, name in self.learners
         rng = self.chance.branch(f"learner/{name}/{self.ledger.began[name]}")
         model = GhostLearner(self.params, rng)
