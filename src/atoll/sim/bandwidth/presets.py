@@ -12,8 +12,8 @@ is at most one link of the grid away. Nothing is fitted. The settings, and where
 
 Other natural choices reproduce far fewer cells: tau = 2 gives 63, tau = 5 48, 32 bits 16, four sites 2. Most
 cells that agree are one link above the paper's, as if it sent some 15 % less than we assume; we leave it so.
-The two misses of Data-Parallel at 99 % are, in our reading, its simulator's whole layers: one of 24 that leaves
-after the step needs about 670 Gbit/s to cost no more than 1 %, one of our 128 buckets far less.
+The two misses of Data-Parallel at 99 % are, in our reading, its simulator's whole layers: one of 24 that
+leaves after the step needs about 670 Gbit/s to cost no more than 1 %, one of our 128 buckets far less.
 
 `headline`: Decoupled DiLoCo (arXiv:2604.21428), 198 and 0.84 Gbit/s, and 104 and 1.7, ratios between 60 and
 242. We read them as Data-Parallel in 16 bits against Decoupled in 4 and in 16. M = 8, H = P = 24 and tau = 2
