@@ -36,7 +36,8 @@ __all__ = [
 MTBI_FACTORS = (1.0, 0.1)
 """As given, and ten times as many failures."""
 REPETITIONS = 8
-MAX_EVENTS = 250_000
+MAX_FAILURES = 2000
+"""Of the learner that fails most often, in one repetition."""
 SHORTEST_S, LONGEST_S = DAY / 2, 60 * DAY
 SHORTEST_PAUSE_S = 10.0
 """About as often a learner can fail at most: while it stands still its chips do not."""
@@ -132,11 +133,7 @@ def _shocked(shocks: tuple[Shock, ...], pauses: Pauses) -> tuple[float, float]:
 
 def _horizon_s(spec: FleetSpec, fleets: Sequence[Fleet]) -> float:
     """Long enough for many failures, short enough to be quick; the whole of every trace."""
-    per_s = sum(
-        min(island.chips / island.mtbi_s, 1.0 / SHORTEST_PAUSE_S)
-        for fleet in fleets
-        for island in fleet.islands
-    )
-    quick = MAX_EVENTS / (2 * REPETITIONS * per_s) if per_s else math.inf
+    per_s = max(island.chips / island.mtbi_s for fleet in fleets for island in fleet.islands)
+    quick = MAX_FAILURES / min(per_s, 1.0 / SHORTEST_PAUSE_S) if per_s else math.inf
     span = max((site.trace.times_s[-1] for site in spec.sites if site.trace), default=0.0)
     return span or min(LONGEST_S, max(SHORTEST_S, quick))

@@ -1,9 +1,9 @@
 """The search: which islands, in how many learners, with which H and codec.
 
 For a set of islands every layout, H and codec is evaluated: closed forms, a few microseconds each. Sets are
-found by climbing: from all islands, and from each kind alone, add or leave out one island or one kind as
-long as it helps. What was evaluated on the way is kept, so that the next best candidates come with the best
-one.
+found by climbing: from all islands, from each kind and from each island alone, add or leave out one
+island or one kind as long as it helps. What was evaluated on the way is kept, so that the next best
+candidates come with the best one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ class Search:
         """The best candidate; a fleet on which none works is refused with the reason."""
         sites = self.world.spec.sites
         whole = tuple(site.count for site in sites)
-        alone = [
-            tuple(site.count if i == n else 0 for i in range(len(sites))) for n, site in enumerate(sites)
-        ]
-        for start in dict.fromkeys([whole, *alone]):
+        one = [tuple(int(i == n) for i in range(len(sites))) for n in range(len(sites))]
+        kind = [tuple(site.count * share for share in only) for site, only in zip(sites, one, strict=True)]
+        for start in dict.fromkeys([whole, *kind, *one]):
             self._climb(start)
         ranked = self.ranked()
         if not ranked:
-            reason = self._reasons[alone[0]]
+            reason = self._reasons[one[0]]
             raise ConfigError(
                 f"No plan works on this fleet: even with {sites[0].name} alone {reason}.",
                 f"That holds for every H up to {INTERVALS[-1]} and every codec down to {CODECS[-1]}.",
