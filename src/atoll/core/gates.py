@@ -122,16 +122,20 @@ class NormGate:
         """Judge one decoded body, made in so many steps."""
         if not result.finite or not math.isfinite(result.norm):
             return Refusal("rejected", "the delta is not finite")
+        if self.clips or not self.factor:
+            return None
         median, norm = self.median, result.norm / math.sqrt(steps)
-        if not self.clips and self.factor and median > 0 and norm > self.factor * median:
+        if median > 0 and norm > self.factor * median:
             self.blocked.add(result.name)
             return Refusal("rejected", f"norm {norm:.3g} is over {self.factor:g} x median {median:.3g}")
         return None
 
     def scale(self, result: Inspection, steps: int) -> float:
         """What to multiply an offer by, so that it is not too large."""
+        if not self.clips:
+            return 1.0
         allowed = self.factor * self.median * math.sqrt(steps)
-        return allowed / result.norm if self.clips and 0 < allowed < result.norm else 1.0
+        return allowed / result.norm if 0 < allowed < result.norm else 1.0
 
     def passed(self, result: Inspection, steps: int, scale: float = 1.0) -> None:
         """An offer is merged: later ones are judged by it."""
