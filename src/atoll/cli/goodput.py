@@ -137,7 +137,7 @@ def _fitted(study: Study, console: Console, answer: dict[str, object]) -> Study:
     """The study with the constants that fit its table."""
     from dataclasses import replace
 
-    from atoll.cli.goodput_table import fit_json, fit_table_of
+    from atoll.cli.goodput_table import fit_json, fit_lines, fit_table_of
     from atoll.sim.fleet.fit import SLACK_POINTS, fit_table
 
     def say(line: str) -> None:
@@ -152,6 +152,8 @@ def _fitted(study: Study, console: Console, answer: dict[str, object]) -> Study:
         say=say,
     )
     console.print(fit_table_of(found, SLACK_POINTS))
+    for line in fit_lines(found):
+        _say(console, line)
     answer["fit"] = fit_json(found, SLACK_POINTS)
     return replace(study, pauses=found.pauses)
 

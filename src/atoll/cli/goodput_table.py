@@ -24,6 +24,7 @@ __all__ = [
     "comparison_lines",
     "comparison_table",
     "fit_json",
+    "fit_lines",
     "fit_table_of",
     "money_lines",
     "rows_table",
@@ -108,8 +109,9 @@ def comparison_lines(study: Study, comparison: Comparison, *, is_paper: bool) ->
     said = [
         f"Distance: rms {comparison.rms:.2f} points, worst {comparison.worst:+.2f} "
         f"({_who(_row_of(comparison))} on {say_count(_row_of(comparison).chips)} chips).",
-        f"Constants: step {pauses.quantum_s:g} s, down {pauses.down_s:g} s, up {pauses.up_s:g} s, return "
-        f"{pauses.returns.mean_s:g} s, outage {pauses.outage_s:g} s, slices of {study.slice_chips} chips.",
+        f"Constants: step {_seconds(pauses.quantum_s)}, down {_seconds(pauses.down_s)}, up "
+        f"{_seconds(pauses.up_s)}, return {_seconds(pauses.returns.mean_s)}, outage "
+        f"{_seconds(pauses.outage_s)}, slices of {study.slice_chips} chips.",
     ]
     return [*said, *TABLE1_CAVEATS] if is_paper else said
 
@@ -123,9 +125,21 @@ def fit_table_of(fit: Fit, slack_points: float) -> Table:
         table.add_column(name, justify="left" if name == "constant" else "right", no_wrap=True)
     for one in fit.constants:
         pinned = "yes" if one.is_pinned else "no: ends at the bound of the search" if one.is_open else "no"
-        seconds = (f"{value:.3g} s" for value in (one.best, one.low, one.high))
+        seconds = (_seconds(value) for value in (one.best, one.low, one.high))
         table.add_row(one.name, *seconds, pinned)
     return table
+
+
+def fit_lines(fit: Fit) -> list[str]:
+    """The same in words: what may be believed, and what should be measured."""
+    pinned = [one.name for one in fit.constants if one.is_pinned]
+    loose = [one.name for one in fit.constants if not one.is_pinned]
+    said = [f"Pinned by your table: {', '.join(pinned) or 'nothing'}."]
+    if loose:
+        said.append(
+            f"Not pinned: {', '.join(loose)}. Their best values are some of many: measure them if you can."
+        )
+    return said
 
 
 def taken_table(taken: Sequence[Taken]) -> Table:
@@ -210,6 +224,11 @@ def _row_of(comparison: Comparison) -> Row:
 def _who(row: Row) -> str:
     name = "1 learner" if row.learners == 1 else f"{row.learners} learners"
     return name if row.elastic else f"{name} (not elastic)"
+
+
+def _seconds(value: float) -> str:
+    """Three digits, and no powers of ten."""
+    return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"
 
 
 def _goodput(result: FleetResult) -> str:

@@ -167,7 +167,7 @@ def test_a_table_of_ones_own_is_fitted_and_told_with_ranges(capsys, tmp_path):
     assert outage["pinned"] is True
     assert found["rms"] < 1
     assert "fit: " in captured.err
-    assert "pinned by the table" in captured.err
+    assert "Pinned by your table: outage." in captured.err
 
 
 # What is asked
