@@ -226,15 +226,16 @@ def _draw_fleet(axes: Axes, whole: Raster, closer: Raster | None) -> None:
     axes.stairs(whole.fleet, edges, color=BLUES[3], linewidth=0.9, baseline=None)
     if closer:
         axes.axvspan(closer.start_s, closer.stop_s, color=VERMILION, alpha=0.35, linewidth=0)
+        fits = closer.start_s < whole.stop_s * 0.8
         axes.annotate(
             "the hour below",
-            ((closer.start_s + closer.stop_s) / 2, 0.06),
-            (6, 0),
+            (closer.stop_s if fits else closer.start_s, 0.06),
+            (4 if fits else -4, 0),
             "data",
             "offset points",
             color=VERMILION,
             fontsize=8,
-            ha="left" if closer.start_s < whole.stop_s * 0.8 else "right",
+            ha="left" if fits else "right",
         )
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0, 0.5, 1.0], ["0 %", "50 %", "100 %"])

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_goodput", "plot_timeline", "plot_utilisation"]
 
+Curves = Mapping[str, Sequence[tuple[float, float]]]
+"""Label -> points (bits per second, compute utilisation)."""
 Series = tuple[int, bool]
 """Learners, and whether they are elastic: one line of the picture."""
 
@@ -74,7 +76,7 @@ def plot_goodput(results: Sequence[FleetResult], path: Path) -> None:
         heading(figure, _finding(bars), about)
 
 
-def plot_utilisation(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:
+def plot_utilisation(curves: Curves, path: Path) -> None:
     """Compute utilisation against bandwidth: a line for each label, its points (bits per second, CU)."""
     drawn = {name: sorted(points) for name, points in curves.items() if points}
     if not drawn:
@@ -223,10 +225,11 @@ def _crossing(points: Sequence[tuple[float, float]], level: float) -> float | No
     return None
 
 
-def _thinnest(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def _thinnest(drawn: Curves) -> str:
     """Who needs most for the target, and who least, in one sentence."""
-    needs = {name: _crossing(points, TARGET) for name, points in drawn.items()}
-    known = sorted((rate, name) for name, rate in needs.items() if rate is not None)
+    known = sorted(
+        (rate, name) for name, points in drawn.items() if (rate := _crossing(points, TARGET)) is not None
+    )
     never = [name for name, points in drawn.items() if points[0][1] >= TARGET]
     if not known:
         return f"{never[0]} never waits" if never else f"Nothing reaches {percent(TARGET)} on these links"
@@ -236,41 +239,56 @@ def _thinnest(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     return finding if len(known) == 1 else f"{finding}, {say_rate(known[0][0])} with {known[0][1]}"
 
 
-def _draw_curves(axes: Axes, drawn: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+def _draw_curves(axes: Axes, drawn: Curves) -> None:
     """The lines; above each its name and what it needs, joined to the dot where it reaches the target.
 
-    Labels that agree up to a comma (one method with 16 and with 4 bits) share a colour.
+    A curve that is above the target from its first point on is dotted where it begins, unless it begins at
+    the edge of the picture. Labels that agree up to a comma (one method with 16 and with 4 bits) share a
+    colour.
     """
-    order = sorted(drawn, key=lambda name: (_crossing(drawn[name], TARGET) or math.inf, name))
-    families: dict[str, list[str]] = {}
-    for name in order:
-        families.setdefault(name.split(",")[0], []).append(name)
-    colours = {}
-    for rank, names in enumerate(families.values()):
-        for style, name in enumerate(names):
-            colours[name] = ORDINARY[rank % len(ORDINARY)]
-            axes.plot(*zip(*drawn[name], strict=True), color=colours[name], linestyle=DASHES[style % 3])
-    needs = {name: need for name in order if (need := _crossing(drawn[name], TARGET)) is not None}
-    low, high = (math.log(edge) for edge in axes.get_xlim())
-    wanted = [(math.log(need) - low) / (high - low) for need in needs.values()]
-    for (name, need), place in zip(needs.items(), spread(wanted, 0.105, 0.03, 0.97), strict=True):
-        axes.plot([need], [TARGET], marker="o", ms=5, color=colours[name])
+    edge = min(points[0][0] for points in drawn.values())
+    dots: dict[str, tuple[float, float]] = {}
+    for name, points in drawn.items():
+        rate, share = points[0]
+        if share >= TARGET and rate > edge:
+            dots[name] = (rate, share)
+        elif (need := _crossing(points, TARGET)) is not None:
+            dots[name] = (need, TARGET)
+    colours = _family_colours(sorted(drawn, key=lambda name: (dots.get(name, (math.inf, 0.0)), name)))
+    for name, (colour, style) in colours.items():
+        axes.plot(*zip(*drawn[name], strict=True), color=colour, linestyle=DASHES[style % len(DASHES)])
+    low, high = (math.log(end) for end in axes.get_xlim())
+    wanted = [(math.log(rate) - low) / (high - low) for rate, _ in dots.values()]
+    for (name, dot), place in zip(dots.items(), spread(wanted, 0.108, 0.03, 0.97), strict=True):
+        colour, _ = colours[name]
+        axes.plot(*dot, marker="o", ms=5, color=colour)
         axes.annotate(
-            name.replace(", ", "\n") + f"\n{say_rate(need)}",
-            (need, TARGET),
+            name.replace(", ", "\n") + f"\n{'≥ ' if dot[1] > TARGET else ''}{say_rate(dot[0])}",
+            dot,
             (place, 1.06),
             textcoords="axes fraction",
             ha="center",
-            color=colours[name],
+            color=colour,
             fontsize=8.5,
             arrowprops={"arrowstyle": "-", "color": PALE, "linewidth": 1, "shrinkB": 4, "shrinkA": 0},
         )
-    _name_the_rest(axes, {name: drawn[name] for name in order if name not in needs}, colours)
+    rest = {name: points for name, points in drawn.items() if name not in dots}
+    _name_the_rest(axes, rest, {name: colours[name][0] for name in rest})
 
 
-def _name_the_rest(
-    axes: Axes, drawn: Mapping[str, Sequence[tuple[float, float]]], colours: Mapping[str, str]
-) -> None:
+def _family_colours(names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """A colour for each family of names, and the rank of each name within its own."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(name.split(",")[0], []).append(name)
+    return {
+        name: (ORDINARY[number % len(ORDINARY)], rank)
+        for number, members in enumerate(families.values())
+        for rank, name in enumerate(members)
+    }
+
+
+def _name_the_rest(axes: Axes, drawn: Curves, colours: Mapping[str, str]) -> None:
     """Curves that never come to the target, at their right end; those always above it, below their left."""
     for rank, (name, points) in enumerate(drawn.items()):
         waits = points[0][1] < TARGET

@@ -130,6 +130,13 @@ def test_a_method_that_never_waits_is_said_to_need_nothing(tmp_path):
     assert {title, "decoupled, 16 bits: never waits", "hopeless"} <= set(written)
 
 
+def test_a_line_that_begins_high_is_named_with_where_it_begins(tmp_path):
+    plot_utilisation({**CURVES, "decoupled": [(3e9, 1.0), (1e12, 1.0)]}, tmp_path / "a.svg")
+    written = " ".join(words(tmp_path / "a.svg"))
+    assert "≥ 3 Gbit/s" in written
+    assert "decoupled: never waits" not in written
+
+
 @pytest.mark.parametrize(
     ("curve", "title"),
     [
