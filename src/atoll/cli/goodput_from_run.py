@@ -54,8 +54,7 @@ def _measured(times: RunTimes) -> list[Taken]:
         away = times.restart_s.mean_s
         deaths = times.restart_s.count
         found.append(Taken("outage", away, "from a death to the next step", deaths))
-        rejoin = times.rejoin_s.mean_s if times.rejoin_s is not None else 0.0
-        found.append(Taken("return_mean", away + rejoin, "and on to the first merged offer", deaths))
+        found.append(Taken("return_mean", away, "the same: a learner of a run is one slice", deaths))
     if times.syncer_restart_s is not None:
         merge = times.merge_s.mean_s if times.merge_s is not None else 0.0
         how = "from the syncer's death to the next merge"
@@ -70,6 +69,12 @@ def _remarks(times: RunTimes, given: Mapping[str, Any]) -> list[str]:
     said = [f"Measured in {times.run}: {times.learners} learners, {say_duration(times.wall_s)}."]
     if times.restart_s is None:
         said.append("Nobody died in this run and came back, so the outage and the return stay as they are.")
+    if times.rejoin_s is not None:
+        # Steps count from the return on: what is trained before the first merged offer is in that offer.
+        until = say_duration(times.rejoin_s.mean_s)
+        said.append(
+            f"Who came back was merged again {until} after it was admitted; its steps meanwhile count."
+        )
     if times.syncer_restart_s is None:
         said.append("Its syncer never went away.")
     elif "syncer_mtbf" not in given:
