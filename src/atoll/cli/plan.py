@@ -40,10 +40,11 @@ def plan(
 ) -> None:
     """Recommend M, K, H, P, tau, codec and channels for a fleet, and say what to expect.
 
-    The file names the model ([model] params, tokens, batch), the islands ([[island]] chips, flops, mtbi,
-    price, up, down, rtt, ...), shocks and the syncer; --example prints every key. Minimised is the time
-    (or the money) to the loss that lock-step training reaches on the same tokens. Failures are simulated;
-    links and quality are closed forms, and what is our own rule is said to be.
+    The file names the model (params, tokens, batch), the islands (chips, flops, mtbi, price, up, down,
+    rtt and more), shocks and the syncer; --example prints every key with its meaning.
+
+    Minimised is the time (or the money) to the loss that lock-step training reaches on the same tokens.
+    Failures are simulated; links and quality are closed forms, and what is our own rule is said to be.
     """
     from atoll.sim.plan.answer import as_json as answer
     from atoll.sim.plan.fleet_file import read_fleet

@@ -129,7 +129,7 @@ def _why_learners(plan: Plan) -> str:
     text += (
         f"; the gap to lock-step is {percent(best.gap, 2)} of the loss ({known})"
         if m > 1
-        else "; one learner has no gap, and could do without a syncer"
+        else "; one learner has no gap, and trains as well without a syncer"
     )
     others = []
     for layout in layouts_of(spec, used_of(spec, best)):

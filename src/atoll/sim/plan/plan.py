@@ -35,7 +35,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """One kind of island: the best plan with the last one of it that is used, or with one, and without."""
+    """One kind of island: the best plan with those that are used (or one, if none is), and with one fewer."""
 
     site: int
     used: int

@@ -1,7 +1,7 @@
 """The search: which islands, in how many learners, with which H and codec.
 
 For a set of islands every layout, H and codec is evaluated: closed forms, a few microseconds each. Sets are
-found by climbing: from all islands, from each kind and from each island alone, add or leave out one
+found by climbing: from all islands, from the best kind and from the best island alone, add or leave out one
 island or one kind as long as it helps. What was evaluated on the way is kept, so that the next best
 candidates come with the best one.
 """
@@ -43,7 +43,7 @@ class Search:
         whole = tuple(site.count for site in sites)
         one = [tuple(int(i == n) for i in range(len(sites))) for n in range(len(sites))]
         kind = [tuple(site.count * share for share in only) for site, only in zip(sites, one, strict=True)]
-        for start in dict.fromkeys([whole, *kind, *one]):
+        for start in (whole, min(kind, key=self._score), min(one, key=self._score)):
             self._climb(start)
         ranked = self.ranked()
         if not ranked:

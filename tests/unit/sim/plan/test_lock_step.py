@@ -36,6 +36,18 @@ def test_what_is_shown_is_what_was_computed(plan):
     assert "7B x 16 bit x 1.5 (ring of 4)" in plan.lines[0].working
 
 
+def test_each_number_is_shown_again_where_it_is_used(plan):
+    shown = {line.what: line.shown for line in plan.lines}
+    working = {line.what: line.working for line in plan.lines}
+    payload, _, compute, step, rate, *_ = shown.values()
+    assert working["over the slowest link"] == f"{payload} / 2 Gbit/s"
+    assert working["with its link, from the backward pass on"].startswith(f"{compute} / ")
+    tokens_per_s = working["lock-step tokens/s, with failures"]
+    assert tokens_per_s == f"4M / {step} x goodput {plan.lock_step.goodput:.4g}"
+    assert working["lock-step time"] == f"140B tokens / {rate}/s"
+    assert working["times faster"] == f"{shown['lock-step time']} / {shown['Decoupled time, same loss']}"
+
+
 def test_faster_links_help_lock_step_most():
     thin, fat = (make_plan(four(up=rate)) for rate in ("1Gbit/s", "400Gbit/s"))
     assert thin.times_faster > 20 > 3 > fat.times_faster
