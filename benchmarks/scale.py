@@ -98,9 +98,7 @@ def verdict(costs: list[Cost]) -> str:
 
 def main() -> None:
     """Measure, print, keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--learners", default="4,16,64")
     parser.add_argument("--merges", type=int, default=AIM_MERGES)
     parser.add_argument("--seed", type=int, default=1)

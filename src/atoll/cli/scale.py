@@ -26,6 +26,10 @@ __all__ = ["scale"]
 
 CHIPS, LEARNERS, MTBI, SYNCER_DOWN = "2.4M", "16", "1y", "60s"
 MAX_ROWS = 16
+FATES = (
+    "overwritten: trained between a snapshot and the adoption of its merge; late: trained on a fragment that "
+    "was merged while its learner paused. Goodput counts both, as design and fleet model do.\n"
+)
 
 Chips = Annotated[str | None, typer.Option(help="Of the whole fleet.", show_default=CHIPS)]
 Learners = Annotated[str | None, typer.Option(help="How many share them.", show_default=LEARNERS)]
@@ -55,7 +59,7 @@ def scale(
     syncer_down: SyncerDown = None,
     traces: Traces = None,
     seed: Seed = 1,
-    check: Check = "1000",
+    check: Check = "500",
     as_json: AsJson = False,
 ) -> None:
     """Run the syncer and the learners themselves, in virtual time, on a fleet whose chips fail and return.
@@ -168,6 +172,7 @@ def _print(console: Console, result: ScaleResult) -> None:
     for name, value in _facts(result):
         facts.add_row(name, value)
     console.print(facts, highlight=False)
+    console.print(FATES, highlight=False)
     console.print(_learner_table(result))
     for violation in result.violations[:5]:
         console.print(f"[bold red]{violation}[/bold red]")
@@ -210,6 +215,7 @@ def _facts(result: ScaleResult) -> list[tuple[str, str]]:
         ("offers in a merge", f"{result.participants:.2f} on average"),
         ("staleness", f"{result.staleness_steps:.2f} steps from snapshot to adoption"),
         ("tokens, once settled", fates),
+        ("lost with a life", f"{result.lost:.4f}: trained by a process that died before offering it"),
         ("held by the protocol", f"{result.held_s:g} s (0: nobody ever waits)"),
         ("outages of the syncer", f"{result.outages:,}"),
         ("violations", checked),
@@ -245,6 +251,7 @@ def _as_json(result: ScaleResult) -> dict[str, object]:
         "cancelled": result.cancelled,
         "simulated_s": result.virtual_s,
         "goodput": result.goodput,
+        "lost": result.lost,
         "participation": result.participation,
         "participants": result.participants,
         "merges_per_hour": result.merges_per_hour,

@@ -52,6 +52,8 @@ class ScaleResult:
     goodput: float
     """Tokens of steps kept / tokens of all chips since each learner's first admission, weighted by chips. A
     step is kept unless its incarnation died before offering it."""
+    lost: float
+    """The same of steps that were not kept: goodput and this together are what was trained."""
     stepping: float
     """Share of time that learners spend in steps, mean over learners."""
     participation: float
@@ -93,7 +95,7 @@ class ScaleResult:
         model, scenario = self.model, self.scenario
         per_hour = 3600 / scenario.fastest_s * scenario.num_fragments / scenario.interval_steps
         rows = [
-            ("goodput", self.goodput, model.goodput, "steps in flight at the end; steps lost in the dark"),
+            ("goodput", self.goodput, model.goodput, "steps in flight; steps lost with a life"),
             ("stepping", self.stepping, model.stepping, "single steps jitter"),
             ("uptime >= 1", self.uptime_one, model.uptime[1], "a pause within a step is taken for its begin"),
             (f"uptime >= {scenario.quorum}", self.uptime_quorum, model.uptime[scenario.quorum], "the same"),
@@ -101,7 +103,7 @@ class ScaleResult:
                 "participation",
                 self.participation,
                 model.participation,
-                "a pause misses the rounds it touches",
+                "a pause also misses the rounds at its edges",
             ),
             (
                 "merges per hour",
@@ -138,6 +140,7 @@ def _result(world: ScaleWorld, checker: Checker | None, wall_s: float, cpu_s: fl
     starts, ends = np.array(ledger.starts_ns), np.array(ledger.ends_ns)
     uptime = {k: uptime_of_steps(starts, ends, now_ns, k) for k in (1, scenario.quorum)}
     num_settled = max(1, ledger.fates.total())
+    goodput, lost = _goodput(scenario, ledger, now_ns)
     return ScaleResult(
         scenario=scenario,
         digest=ledger.digest(),
@@ -147,7 +150,8 @@ def _result(world: ScaleWorld, checker: Checker | None, wall_s: float, cpu_s: fl
         cpu_s=cpu_s,
         events=world.engine.num_events,
         steps=ledger.steps,
-        goodput=_goodput(scenario, ledger, now_ns),
+        goodput=goodput,
+        lost=lost,
         stepping=float((ends - starts).sum() / (now_ns * len(scenario.traces))),
         participation=ledger.offers / max(1, ledger.live),
         participants=ledger.offers / max(1, ledger.merges),
@@ -178,12 +182,13 @@ def _result(world: ScaleWorld, checker: Checker | None, wall_s: float, cpu_s: fl
     )
 
 
-def _goodput(scenario: ScaleScenario, ledger: Ledger, now_ns: int) -> float:
-    """Time of steps kept / time since the first admission, weighted by chips."""
-    useful = total = 0.0
+def _goodput(scenario: ScaleScenario, ledger: Ledger, now_ns: int) -> tuple[float, float]:
+    """Time of steps kept, and of steps lost / time since the first admission, weighted by chips."""
+    kept = trained = total = 0.0
     for name in scenario.traces:
-        kept = sum(life.kept for life in ledger.lives.values() if life.name == name)
-        full = full_batch(scenario, name)
-        useful += kept / full * scenario.step_s[name] * scenario.chips[name]
+        lives = [life for life in ledger.lives.values() if life.name == name]
+        chip_s = scenario.step_s[name] * scenario.chips[name] / full_batch(scenario, name)
+        kept += chip_s * sum(life.kept for life in lives)
+        trained += chip_s * sum(life.tokens for life in lives)
         total += (now_ns - ledger.admitted_ns.get(name, 0)) / 1e9 * scenario.chips[name]
-    return useful / total
+    return kept / total, (trained - kept) / total

@@ -167,6 +167,16 @@ def test_what_a_life_had_not_offered_is_lost_with_it(returned):
     assert second.kept == second.tokens
 
 
+def test_goodput_and_what_was_lost_with_a_life_are_what_the_trace_allowed():
+    """The syncer is away for the last 20 s of a life, so nothing of that is ever offered."""
+    dark = CapacityTrace((0.0, 60.0, 400.0), (64.0, 0.0, 64.0))
+    outages = ((40.0, 70.0),)
+    result = run_scale(from_traces({"a": ALWAYS, "b": dark}, merges=150, step_s=1.0, outages=outages))
+    assert result.lost == pytest.approx(20 / (2 * result.virtual_s), rel=0.15)
+    assert result.goodput + result.lost == pytest.approx(result.model.goodput, abs=TOLERANCE)
+    assert not result.agrees
+
+
 def test_every_invariant_holds_over_the_whole_tape(returned):
     checker = check(returned.ledger, returned.params)
     assert checker.violations == []
