@@ -48,7 +48,7 @@ def read_number(text: str | float, name: str, *, least: float = 0.0, above: bool
 def read_count(text: str | float, name: str, *, least: int = 1) -> int:
     """A whole number of things: 800, 150k, 1.2M, 12B."""
     value = _bounded(_amount(text, name, _COUNTS, "800, 150k, 1.2M, 12B"), name, least, above=False)
-    if not math.isfinite(value) or abs(value - round(value)) > 1e-6:
+    if not math.isfinite(value) or abs(value - round(value)) > 1e-6 + 1e-14 * value:
         raise ConfigError(f"{name} is {text}.", "It counts whole things.", "Write for example 800 or 150k.")
     return round(value)
 

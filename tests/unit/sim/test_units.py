@@ -78,7 +78,9 @@ def test_a_count_may_begin_at_nought_where_it_is_allowed():
     assert read_count("0", "spares", least=0) == 0
 
 
-@given(st.integers(1, 10**7), st.sampled_from([("", 1), ("k", 10**3), ("M", 10**6)]))
+@given(
+    st.integers(1, 10**7), st.sampled_from([("", 1), ("k", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)])
+)
 def test_any_count_with_up_to_three_decimals_of_its_unit_is_whole(thousandths, unit):
     name, size = unit
     if size == 1:
