@@ -28,6 +28,8 @@ Ints = NDArray[np.int64]
 
 NUM_DRAWS = 3
 """For each failure: hazard until the next one, part of the step still to do, delay of the return."""
+DRAWS = np.array([[3], [1], [2]], dtype=np.uint64)
+"""Their places in the stream; place 0 is the hazard until the first failure."""
 
 
 class Now(IntEnum):
@@ -106,7 +108,7 @@ def make_lanes(fleets: list[Fleet], repetitions: int, seed: int) -> Lanes:
     now[Now.RETURNS_AT] = now[Now.OUTSIDE_AT] = np.inf
     keys = lane_keys(seed, repetition, learner)
     lanes = Lanes(now, fixed, keys, fleet, repetition, learner, elastic[of_island])
-    now[Now.HAZARD] = exponential(draws(keys, now[Now.NUM_LOSSES])[0])
+    now[Now.HAZARD] = exponential(uniform(keys, np.zeros(len(keys), dtype=np.uint64)))
     set_next_failure(now, fixed)
     return lanes
 
@@ -133,7 +135,7 @@ def set_next_failure(now: Floats, fixed: Floats) -> None:
 def draws(keys: Keys, num_losses: Floats) -> Floats:
     """[hazard, residual, delay] uniform numbers for a lane's next loss."""
     place = num_losses.astype(np.uint64) * np.uint64(NUM_DRAWS)
-    return uniform(keys, place + np.arange(NUM_DRAWS, dtype=np.uint64)[:, None])
+    return uniform(keys, place + DRAWS)
 
 
 def return_delays(fixed: Floats, uniforms: Floats) -> Floats:
