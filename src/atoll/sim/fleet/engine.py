@@ -55,6 +55,7 @@ class Pool:
         self._strike = self._strike_elastic if elastic else self._strike_rigid
         self.num_events = 0
         lanes.now[Now.OUTSIDE_AT, self._ids] = outside.next_at(self._ids)
+        self._stay_dark(self._ids, lanes.now[:, self._ids])
 
     def advance(self, until_s: float) -> None:
         """All events before a time."""
@@ -89,10 +90,13 @@ class Pool:
         steps = np.where(chips > 0, lasting, 0.0)
         now[Now.STEPPING_S] += steps
         now[Now.SINCE_SAVED] += steps
-        dark = chips <= 0
-        if dark.any():
-            self._stops.add(ids[dark], now[Now.TIME, dark], at[dark])
         return chips
+
+    def _stay_dark(self, ids: Ints, now: Floats) -> None:
+        """Lanes without a chip stand still until their next event; told in the window in which it begins."""
+        dark = chips_at_work(now) <= 0
+        if dark.any():
+            self._stops.add(ids[dark], now[Now.TIME, dark], next_event(now[:, dark]))
 
     def _strike_elastic(self, ids: Ints, now: Floats, fixed: Floats, keys: Keys) -> None:
         """One event each: a slice fails, slices return, or something comes from outside."""
@@ -123,6 +127,7 @@ class Pool:
         now[Now.AWAY] -= self._returns.take(ids, now[Now.TIME])
         now[Now.RETURNS_AT] = self._returns.first(ids)
         set_next_failure(now, fixed)
+        self._stay_dark(ids, now)
         self._recorder.add(ids, now[Now.TIME], chips_at_work(now))
 
     def _visit(
@@ -197,6 +202,7 @@ class Pool:
         self._recorder.add(ids, at, np.zeros(ids.size))
         now[Now.TIME] = end
         set_next_failure(now, fixed)
+        self._stay_dark(ids, now)
         self._recorder.add(ids, now[Now.TIME], chips_at_work(now))
 
     @staticmethod
