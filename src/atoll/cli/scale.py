@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,20 +75,20 @@ def scale(
     """
     from atoll.sim.fleet.trace import read_traces
     from atoll.sim.scale.run import run_scale
-    from atoll.sim.scale.scenario import from_fleet, from_traces
+    from atoll.sim.scale.scenario import draw_outages, from_fleet, from_traces
     from atoll.sim.units import read_count, read_duration
 
     num_merges, step_s = read_count(merges, "--merges"), read_duration(step, "--step")
-    check_merges = read_count(check, "--check", least=0)
+    check_merges, syncer = read_count(check, "--check", least=0), _syncer(syncer_mtbf, syncer_down)
     if traces is not None:
-        _refuse_both(chips=chips, learners=learners, mtbi=mtbi, shock=shocks, syncer_mtbf=syncer_mtbf)
+        _refuse_both(chips=chips, learners=learners, mtbi=mtbi, shock=shocks)
         scenario = from_traces(
             read_traces(traces), merges=num_merges, step_s=step_s, seed=seed, quorum=quorum
         )
+        scenario = replace(scenario, outages=draw_outages(syncer, scenario.until_s, seed))
     else:
         fleet = _fleet(chips or CHIPS, learners or LEARNERS, mtbi or MTBI, step_s, quorum, shocks or [])
-        fleet = _with_syncer(fleet, syncer_mtbf, syncer_down)
-        scenario = from_fleet(fleet, merges=num_merges, step_s=step_s, seed=seed)
+        scenario = from_fleet(replace(fleet, syncer=syncer), merges=num_merges, step_s=step_s, seed=seed)
     with _progress(num_merges) as progress:
         task = progress.add_task("merges", total=num_merges)
         result = run_scale(
@@ -127,9 +128,7 @@ def _fleet(chips: str, learners: str, mtbi: str, step_s: float, quorum: int, sho
     )
 
 
-def _with_syncer(fleet: Fleet, mtbf: str | None, down: str | None) -> Fleet:
-    from dataclasses import replace
-
+def _syncer(mtbf: str | None, down: str | None) -> SyncerOutages | None:
     from atoll.sim.fleet.delay import Delay
     from atoll.sim.fleet.model import SyncerOutages
     from atoll.sim.units import read_duration
@@ -141,12 +140,11 @@ def _with_syncer(fleet: Fleet, mtbf: str | None, down: str | None) -> Fleet:
                 "It is not known how often the syncer is away.",
                 "Add for example --syncer-mtbf 30m.",
             )
-        return fleet
-    outages: SyncerOutages = SyncerOutages(
+        return None
+    return SyncerOutages(
         every_s=read_duration(mtbf, "--syncer-mtbf"),
         down=Delay(mean_s=read_duration(down or SYNCER_DOWN, "--syncer-down", zero=True)),
     )
-    return replace(fleet, syncer=outages)
 
 
 def _progress(num_merges: int) -> Progress:
@@ -219,7 +217,10 @@ def _facts(result: ScaleResult) -> list[tuple[str, str]]:
         ("held by the protocol", f"{result.held_s:g} s (0: nobody ever waits)"),
         ("outages of the syncer", f"{result.outages:,}"),
         ("violations", checked),
-        ("learner steps", f"{result.steps:,}"),
+        (
+            "learner steps",
+            f"{result.steps:,}, each {1e6 * result.cpu_s / max(1, result.steps):,.0f} us on a core",
+        ),
         ("events", f"{result.events:,}: {rate:,.0f} a second"),
         ("wall time", f"{result.wall_s:,.1f} s, of that {result.cpu_s:,.1f} s on one core"),
         ("digest", result.digest),

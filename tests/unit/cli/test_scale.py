@@ -35,12 +35,13 @@ def test_json_is_the_last_line_and_the_tables_go_to_stderr(capsys):
 def test_traces_of_a_file_take_the_place_of_a_drawn_fleet(capsys, tmp_path):
     file = tmp_path / "spot.csv"
     file.write_text("time_s,learner,chips\n0,spot-a,512\n0,spot-b,256\n20,spot-b,0\n40,spot-b,128\n")
-    arguments = ["--merges", "50", "--check", "0", "--traces", str(file), "--json"]
-    assert run(["simulate", "scale", *arguments]) == 0
+    arguments = ["--merges", "50", "--check", "0", "--traces", str(file), "--syncer-mtbf", "20s", "--json"]
+    assert run(["simulate", "scale", *arguments, "--syncer-down", "5s"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["chips"] == 768
     assert set(answer["merged_tokens"]) == {"spot-a", "spot-b"}
     assert answer["checked_merges"] == 0
+    assert answer["syncer_outages"] > 0
 
 
 def test_shocks_and_outages_of_the_syncer_reach_the_run(capsys):

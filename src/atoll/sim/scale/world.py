@@ -32,6 +32,10 @@ FULL_BATCH = 1_000_000
 """Tokens of one step of the largest learner with all its chips; the others' in proportion."""
 LATENCY_MS = (5, 75)
 """One way, drawn for each learner."""
+JITTER = 0.02
+"""Steps of one island last alike, up to this share more or less."""
+BOOT_NS = 500 * MS
+"""The syncer's start over the learners': none says hello in vain. Then each begins somewhere in a step."""
 TRANSIT_STEPS = 0.1
 """A fragment's time on its link."""
 BULK = frozenset({msg.Body, msg.SeedBody, msg.Donation, msg.Publish, msg.Moments})
@@ -109,8 +113,10 @@ class ScaleWorld:
         for start_s, end_s in scenario.outages:
             engine.at(int(1e9 * start_s), self._syncer_out)
             engine.at(int(1e9 * end_s), self._boot_syncer)
+        phases = self.chance.branch("phases")
         for name, pace in self.paces.items():
-            self._start_at(name, pace.begin_ns(0))
+            phase_ns = int(1e9 * scenario.step_s[name] * phases.random())
+            self._start_at(name, pace.begin_ns(BOOT_NS + phase_ns))
         until_ns, slice_ns = int(1e9 * scenario.until_s), int(1e9 * SLICE_STEPS * scenario.fastest_s)
         was_enabled = gc.isenabled()
         gc.disable()  # many objects and hardly a cycle: collecting would cost more than it frees
@@ -147,7 +153,7 @@ class ScaleWorld:
             self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
         )
         process.pace, process.on_dark = self.paces[name], self._gone_dark
-        process.step_ns = int(1e9 * scenario.step_s[name])
+        process.step_ns, process.jitter = int(1e9 * scenario.step_s[name]), JITTER
         process.full_batch = full_batch(scenario, name)
         process.post, process.to_syncer = self._post, self._to_syncer
         self.learners[name] = process
