@@ -107,7 +107,7 @@ class Pool:
         )
         fails = (now[Now.FAILS_AT] < now[Now.RETURNS_AT]) & ~from_outside
         lost = np.where(fails, np.minimum(fixed[Fixed.SLICE], chips), 0.0)
-        hazard, residual, delay = draws(keys, now[Now.NUM_LOSSES])
+        hazard, residual, delay = draws(keys, now[Now.PLACE])
         back_at = at + return_delays(fixed, delay)
         if from_outside.any():
             self._visit(ids, now, chips, at, from_outside, lost, back_at)
@@ -118,6 +118,7 @@ class Pool:
         now[Now.HAZARD] = np.where(fails, exponential(hazard), np.maximum(now[Now.HAZARD], 0.0))
         left = chips_at_work(now)
         shrinks = left < chips
+        now[Now.PLACE] += is_loss | shrinks
         # What grew by a grant, and what returns: both join at the end of a pause to grow.
         pause = np.where(shrinks, fixed[Fixed.DOWN], fixed[Fixed.UP])
         idle_visit = from_outside & (left == chips)
@@ -142,7 +143,7 @@ class Pool:
     ) -> None:
         """Take what comes from outside: a shock is a loss with an end of its own, a grant a new limit."""
         rows = np.flatnonzero(visited)
-        entries = self._outside.take(ids[rows])
+        entries = self._outside.take(ids[rows], at[rows])
         is_grant = ~np.isnan(entries[:, 3])
         now[Now.GRANT, rows[is_grant]] = entries[is_grant, 3]
         struck, shocks = rows[~is_grant], entries[~is_grant]
@@ -187,17 +188,21 @@ class Pool:
         if from_outside.any():
             self._visit(ids, now, chips, at, from_outside, lost, back_at)
         is_loss = (lost > 0) & (chips > 0)
-        hazard = draws(keys, now[Now.NUM_LOSSES])[0]
+        hazard = draws(keys, now[Now.PLACE])[0]
         fresh = is_loss & ~from_outside
         now[Now.HAZARD] = np.where(fresh, exponential(hazard), np.maximum(now[Now.HAZARD], 0.0))
         now[Now.NUM_LOSSES] += is_loss
+        now[Now.PLACE] += is_loss
         self._redo(now, fixed, chips, is_loss)
         stops = is_loss | (chips_at_work(now) != chips)
+        # A restart for another grant is planned: it saves, so what is redone was done with the chips at hand.
+        now[Now.SINCE_SAVED, stops] = 0.0
         end = np.where(stops, back_at + fixed[Fixed.OUTAGE], at)
         still_s = np.minimum(end, self._horizon_s) - at
-        now[Now.RESTARTING] += chips * still_s
-        now[Now.MISSING] += (fixed[Fixed.CHIPS] - chips) * still_s
-        now[Now.PAUSED_S] += np.where(chips > 0, still_s, 0.0)
+        still = np.minimum(chips, chips_at_work(now))
+        now[Now.RESTARTING] += still * still_s
+        now[Now.MISSING] += (fixed[Fixed.CHIPS] - still) * still_s
+        now[Now.PAUSED_S] += np.where(still > 0, still_s, 0.0)
         self._stops.add(ids, at, end)
         self._recorder.add(ids, at, np.zeros(ids.size))
         now[Now.TIME] = end
@@ -213,4 +218,3 @@ class Pool:
         again = np.where(is_loss, unsaved * chips, 0.0)
         now[Now.USEFUL] -= again
         now[Now.REDONE] += again
-        now[Now.SINCE_SAVED, is_loss] = 0.0

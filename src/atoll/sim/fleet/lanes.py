@@ -47,7 +47,7 @@ class Now(IntEnum):
     RETURNS_AT = 5
     OUTSIDE_AT = 6
     NUM_LOSSES = 7
-    """Failures and shocks so far: its place in the stream of chance."""
+    """Failures and shocks so far."""
     SINCE_SAVED = 8
     """Seconds of steps since the last restart: what is not in a checkpoint follows from it."""
     STEPPING_S = 9
@@ -59,6 +59,8 @@ class Now(IntEnum):
     GROWING = 14
     RESTARTING = 15
     REDONE = 16
+    PLACE = 17
+    """In its stream of chance: how often it lost chips, to failures, to shocks or to the market."""
 
 
 class Fixed(IntEnum):
@@ -132,10 +134,9 @@ def set_next_failure(now: Floats, fixed: Floats) -> None:
     now[Now.FAILS_AT] += now[Now.TIME]
 
 
-def draws(keys: Keys, num_losses: Floats) -> Floats:
+def draws(keys: Keys, place: Floats) -> Floats:
     """[hazard, residual, delay] uniform numbers for a lane's next loss."""
-    place = num_losses.astype(np.uint64) * np.uint64(NUM_DRAWS)
-    return uniform(keys, place + DRAWS)
+    return uniform(keys, place.astype(np.uint64) * np.uint64(NUM_DRAWS) + DRAWS)
 
 
 def return_delays(fixed: Floats, uniforms: Floats) -> Floats:

@@ -70,11 +70,18 @@ class Outside:
         place = np.minimum(self.place[lanes], len(self.rows) - 1)
         return np.where(self.place[lanes] < self.end[lanes], self.rows[place, 0], np.inf)
 
-    def take(self, lanes: Ints) -> Floats:
-        """The next entries of these lanes, as rows."""
+    def take(self, lanes: Ints, at_s: Floats) -> Floats:
+        """The next entries of these lanes, as rows; of grants that changed again by then, the last."""
         entries = self.rows[self.place[lanes]]
         self.place[lanes] += 1
-        return entries
+        while True:
+            following = self.rows[np.minimum(self.place[lanes], len(self.rows) - 1)]
+            both_grants = ~np.isnan(entries[:, 3]) & ~np.isnan(following[:, 3])
+            stale = both_grants & (self.next_at(lanes) <= at_s)
+            if not stale.any():
+                return entries
+            entries[stale] = following[stale]
+            self.place[lanes[stale]] += 1
 
 
 def poisson_times(
@@ -130,14 +137,13 @@ def _lane(
 
 
 def _check_size(fleets: list[Fleet], repetitions: int, horizon_s: float) -> None:
-    expected = sum(
-        repetitions * len(fleet.islands) * horizon_s / shock.every_s
-        for fleet in fleets
-        for shock in fleet.shocks
-    )
-    if expected > MAX_ENTRIES:
+    expected = 0.0
+    for fleet in fleets:
+        expected += sum(len(fleet.islands) * horizon_s / shock.every_s for shock in fleet.shocks)
+        expected += horizon_s / fleet.syncer.every_s if fleet.syncer else 0.0
+    if expected * repetitions > MAX_ENTRIES:
         raise ConfigError(
-            f"About {expected:.3g} shocks would strike.",
+            f"About {expected * repetitions:.3g} shocks and outages of syncers would strike.",
             f"More than {MAX_ENTRIES:,} do not fit in memory, and such a fleet does nothing but pause.",
-            "Make shocks rarer, or simulate a shorter time or fewer repetitions.",
+            "Make them rarer, or simulate a shorter time or fewer repetitions.",
         )

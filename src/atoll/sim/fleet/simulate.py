@@ -43,6 +43,7 @@ def simulate(
     if not fleets:
         return []
     lanes = make_lanes(fleets, repetitions, seed)
+    outside = Outside.of(fleets, repetitions, horizon_s, seed)
     stops = Stops(fleets, repetitions, lanes.fleet, lanes.repetition)
     for number, fleet in enumerate(fleets):
         absences = syncer_absences(fleet, repetitions, horizon_s, seed)
@@ -50,7 +51,6 @@ def simulate(
             stops.syncer_away(number, *absences)
     recorder = Recorder((lanes.repetition == 0) & trace)
     recorder.add(np.arange(len(lanes.fleet)), np.zeros(len(lanes.fleet)), chips_at_work(lanes.now))
-    outside = Outside.of(fleets, repetitions, horizon_s, seed)
     pools = [Pool(lanes, elastic, outside, stops, recorder, horizon_s) for elastic in (True, False)]
     num_windows = max(1, math.ceil(_expected_events(fleets, horizon_s, repetitions) / EVENTS_PER_WINDOW))
     for window in range(1, num_windows + 1):
