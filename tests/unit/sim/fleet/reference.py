@@ -5,8 +5,8 @@ the paper), not from the engine, so that the two can be wrong only in different 
 a list here, not a number; returns and shocks wait in heaps; chip time is spent on the learner's own
 clock, and every spending has a name.
 
-Where the text leaves room, the two agree on this. A shock takes its share of all slices from those that
-are there; a learner that is not elastic waits until they are back, and then restarts. A grant takes chips
+Where the text leaves room, the two agree on this. A shock takes its share of all slices from those at
+work; a learner that is not elastic waits until they are back, and then restarts. A grant takes chips
 that are there first: what is away is away within the grant. Its change is a pause to shrink or to grow, or
 a restart that loses no work. What comes during a pause, and is no return, comes at its end.
 """
@@ -17,6 +17,7 @@ import heapq
 import math
 import random
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -103,22 +104,24 @@ class Learner:
         self.pause("shrinking", self.island.pauses.down_s)
 
     def strike(self) -> None:
-        """A shock takes its share of all slices from those that are there."""
+        """A shock takes its share of all slices from those at work."""
         shock = self.next_shock()
         wanted = round(shock.share * (len(self.home) + len(self.returning)))
-        hit = self.rng.sample(range(len(self.home)), min(wanted, len(self.home)))
+        at_work = math.ceil(self.working() / self.island.slice_chips)
+        hit = self.rng.sample(range(len(self.home)), min(wanted, at_work))
         if hit:
             self.lose(hit, shock.returns)
 
     def regrant(self) -> None:
         """The market takes chips, or gives chips that join at the end of a pause."""
-        before, (_, grant) = self.grant, heapq.heappop(self.granting)
-        if grant > before:
-            self.pause("growing", self.island.pauses.up_s)
-            self.grant = grant
-        elif grant < before:
-            self.grant = grant
+        before, old = self.working(), self.grant
+        self.grant = self.newest_grant()
+        if self.working() < before:
             self.shrink()
+        elif self.working() > before:
+            new, self.grant = self.grant, old
+            self.pause("growing", self.island.pauses.up_s)
+            self.grant = new
 
     def pause(self, name: str, seconds: float) -> None:
         """Nothing fails meanwhile; what returns meanwhile joins at the end for free."""
@@ -137,9 +140,7 @@ class Learner:
         if self.now >= self.horizon_s:
             return
         if self.now >= grant:
-            self.save()
-            self.restart()
-            self.grant = heapq.heappop(self.granting)[1]
+            self.regrant_and_restart()
         elif self.now >= shock:
             self.fall()
             self.spend("restarting", self.now + self.delay(self.next_shock().returns))
@@ -149,6 +150,14 @@ class Learner:
         else:
             self.fall()
             self.restart()
+
+    def regrant_and_restart(self) -> None:
+        before, grant = self.working(), self.newest_grant()
+        self.grant = min(grant, self.grant)
+        if min(grant, self.island.chips) != before:
+            self.save()
+            self.restart()
+        self.grant = grant
 
     def save(self) -> None:
         self.spent["useful"] += self.unsaved
@@ -184,6 +193,13 @@ class Learner:
         self.spent["away"] += (self.island.chips - working) * lasting
         self.stepping_s += lasting * (name == "useful" and working > 0)
         self.now = max(self.now, min(until, self.horizon_s))
+
+    def newest_grant(self) -> float:
+        """Of those that are due, the last: what came and went during a pause was never seen."""
+        grant = self.grant
+        while first(self.granting) <= self.now:
+            _, grant = heapq.heappop(self.granting)
+        return grant
 
     def working(self) -> float:
         """Chips that are there and granted; what is away is away within the grant."""
@@ -227,7 +243,9 @@ class Estimate:
     stepping: float
     stepping_stderr: float
     shares: dict[str, float]
+    shares_stderr: dict[str, float]
     num_failures: float
+    failures_stderr: float
 
 
 def estimate(
@@ -237,16 +255,16 @@ def estimate(
     rng = random.Random(seed)
     lives = [Learner(island, horizon_s, rng, shocks).run() for _ in range(repetitions)]
     allocated = island.chips * horizon_s
-    goodput = [life.spent["useful"] / allocated for life in lives]
-    stepping = [life.stepping_s / horizon_s for life in lives]
-    return Estimate(
-        goodput=statistics.fmean(goodput),
-        stderr=statistics.stdev(goodput) / math.sqrt(repetitions),
-        stepping=statistics.fmean(stepping),
-        stepping_stderr=statistics.stdev(stepping) / math.sqrt(repetitions),
-        shares={name: statistics.fmean(life.spent[name] for life in lives) / allocated for name in SHARES},
-        num_failures=statistics.fmean(life.num_failures for life in lives),
-    )
+    shares = {name: mean_and_error([life.spent[name] / allocated for life in lives]) for name in SHARES}
+    stepping = mean_and_error([life.stepping_s / horizon_s for life in lives])
+    failures = mean_and_error([life.num_failures for life in lives])
+    means = {name: mean for name, (mean, _) in shares.items()}
+    errors = {name: error for name, (_, error) in shares.items()}
+    return Estimate(*shares["useful"], *stepping, means, errors, *failures)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
 @lru_cache(maxsize=64)
