@@ -210,3 +210,13 @@ def test_a_grant_of_nothing_is_dark_and_of_more_than_there_is_is_all():
     assert dark.shares["away"] == 1
     full = run(alone(512, mtbi_s=math.inf, trace=CapacityTrace((0.0,), (1e9,))), repetitions=2)
     assert full.goodput == 1
+
+
+def test_no_more_is_redone_than_was_done():
+    """One chip for a long time, then a thousand: a failure costs the thousand what they did themselves."""
+    spot = CapacityTrace((0.0, 1000.0), (1.0, 1000.0))
+    pauses = Pauses(elastic=False, checkpoint_s=1e5)
+    result = run(alone(1000, mtbi_s=1e5, trace=spot, pauses=pauses), horizon_s=1200.0)
+    assert result.num_failures > 0.5
+    assert min(result.samples) >= 0
+    assert result.shares["redone"] <= 1000 * 200 / (1000 * 1200)
