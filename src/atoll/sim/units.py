@@ -99,12 +99,14 @@ def say_rate(bits_per_s: float) -> str:
     return f"{bits_per_s:.3g} bit/s"
 
 
-def _amount(text: str | float, name: str, units: dict[str, float], examples: str) -> float:
-    """A number times its unit."""
-    if isinstance(text, bool):
+def _amount(text: object, name: str, units: dict[str, float], examples: str) -> float:
+    """A number times its unit. Anything may stand in a file, so anything may come here."""
+    if isinstance(text, bool) or not isinstance(text, int | float | str):
         raise _unreadable(str(text), name, examples)
-    if isinstance(text, int | float):
-        return float(text)
+    if isinstance(text, int):
+        text = str(text)  # one too long for a float reads as infinite
+    if isinstance(text, float):
+        return text
     found = _AMOUNT.fullmatch(text)
     if found is None or found[2] not in units:
         raise _unreadable(text, name, examples)

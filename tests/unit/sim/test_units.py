@@ -54,7 +54,26 @@ def test_a_count_is_read_as_people_write_it(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "k", "many", "1.2X", "1,2", "1 2", "0x10", "1e", "--1", "12b", "5s", "nan", "None", True],
+    [
+        "",
+        " ",
+        "k",
+        "many",
+        "1.2X",
+        "1,2",
+        "1 2",
+        "0x10",
+        "1e",
+        "--1",
+        "12b",
+        "5s",
+        "nan",
+        "None",
+        True,
+        None,
+        [1],
+        {},
+    ],
 )
 def test_a_count_that_cannot_be_read_is_refused_with_ways_to_write_it(text):
     with pytest.raises(ConfigError, match=r"(?s)chips is .*cannot be read.*1\.2M") as refused:
@@ -68,7 +87,7 @@ def test_a_count_below_its_bound_is_refused_with_the_bound(text):
         read_count(text, "chips")
 
 
-@pytest.mark.parametrize("text", ["1.5", "1.2345678M", 2.25, "inf", math.inf, "1e999"])
+@pytest.mark.parametrize("text", ["1.5", "1.2345678M", 2.25, "inf", math.inf, "1e999", 10**400])
 def test_a_count_of_no_whole_number_is_refused(text):
     with pytest.raises(ConfigError, match="counts whole things"):
         read_count(text, "chips")
