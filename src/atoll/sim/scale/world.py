@@ -1,14 +1,16 @@
 """A world whose only faults are those of its traces: learners that pause or go dark, a syncer that dies.
 
-Processes, links and disk are those of the protocol simulator, and so the machines are the production core.
-Models are ghosts; the tape is a ledger. A learner without chips stands still while its process lives and its
-heartbeats go on; one that is dark for long dies and comes back as a new life, which has to heal. The
-syncer dies at the beginning of each outage and is started again on its disk at the end.
+Processes and disk are those of the protocol simulator, and so the machines are the production core. Models
+are ghosts; the tape is a ledger; links have latency and bandwidth, and nothing happens on them. A learner
+without chips stands still while its process lives and its heartbeats go on; one that is dark for long dies,
+and comes back as a new life, which has to heal. The syncer dies at the beginning of each outage and is
+started again on its disk at the end.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +22,7 @@ from atoll.core.params import MS, RunParams
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
 from atoll.sim.ghost import GhostLearner, GhostSyncer
-from atoll.sim.network import DOWN, Direction, Link, Network
+from atoll.sim.network import Network
 from atoll.sim.process import LearnerProcess, SyncerProcess
 from atoll.sim.scale.ledger import Ledger
 from atoll.sim.scale.pace import NEVER_NS, Pace
@@ -38,20 +40,37 @@ BOOT_NS = 500 * MS
 """The syncer's start over the learners': none says hello in vain. Then each begins somewhere in a step."""
 TRANSIT_STEPS = 0.1
 """A fragment's time on its link."""
-BULK = frozenset({msg.Body, msg.SeedBody, msg.Donation, msg.Publish, msg.Moments})
-"""Messages with content: they queue on their link. The others are late by its latency, and that is all."""
 SLICE_STEPS = 60
 """Progress is told this often."""
 
 
+@dataclass(slots=True)
+class Pipe:
+    """One way of a link without troubles: messages with content queue in it, the others are just late."""
+
+    latency_ns: int
+    bytes_per_s: float
+    free_ns: int = 0
+    """When all that was put in has left."""
+
+    def delay_ns(self, now_ns: int, num_bytes: int, chance: float) -> float:
+        """How long a message takes that is put in now; `chance` from 0 to 1 makes it jitter."""
+        delay_ns = self.latency_ns * (0.75 + 0.5 * chance)
+        if num_bytes:
+            self.free_ns = max(now_ns, self.free_ns) + int(1e9 * num_bytes / self.bytes_per_s)
+            delay_ns += self.free_ns - now_ns
+        return delay_ns
+
+
 class TracedLearner(LearnerProcess):
-    """A learner whose steps follow a trace, and whose small messages go straight to whom they are for."""
+    """A learner whose steps follow a trace."""
 
     pace: Pace
     full_batch: int
+    pipe: Pipe
+    """To the syncer."""
     on_dark: Callable[[TracedLearner, int], None]
-    post: Callable[[str, Any], None]
-    """Carries a message without content to the syncer."""
+    post: Callable[[Pipe, Any, Any], None]
 
     def _schedule_step(self) -> None:
         now_ns = self.engine.now_ns
@@ -64,14 +83,22 @@ class TracedLearner(LearnerProcess):
         self.call(stint.end_ns - now_ns, self._step, stint.end_ns - now_ns)
 
     def _tell(self, message: Any) -> None:
-        if type(message) in BULK:
-            super()._tell(message)
-        else:
-            self.post(self.name, message)
+        payload = None
+        if type(message) is msg.Body:
+            payload = self.bodies[message.fragment]
+        elif type(message) is msg.SeedBody:
+            payload = self.model.seed_payload(message.fragment)
+        self.post(self.pipe, message, payload)
 
-    def hear(self, message: Any) -> None:
-        """A message without content arrives."""
+    def _resend(self, message: Any) -> None:
+        """Only if what was sent before has left: a thin link is not helped by a second copy."""
+        if self.pipe.free_ns <= self.engine.now_ns:
+            self._tell(message)
+
+    def hear(self, message: Any, payload: Any) -> None:
+        """A message of the syncer arrives."""
         if self.is_alive:
+            self.payload = payload
             self.handle(ev.Received(self.engine.now_ns, message))
 
 
@@ -88,7 +115,11 @@ class ScaleWorld:
     """The newest life of each."""
     num_outages: int = 0
     params: RunParams = field(init=False)
+    pipes: dict[str, tuple[Pipe, Pipe]] = field(default_factory=dict)
+    """To the syncer and from it, by learner."""
     network: Network = field(init=False)
+    """Processes are made with one; nothing goes over it."""
+    latencies: random.Random = field(init=False)
     chance: Chance = field(init=False)
     paces: dict[str, Pace] = field(init=False)
 
@@ -96,11 +127,11 @@ class ScaleWorld:
         scenario = self.scenario
         self.params, self.chance = scenario.params(), Chance(scenario.seed)
         self.network = Network(self.engine, self.chance.branch("network"), _no_trouble)
-        links = self.chance.branch("links")
+        self.latencies, links = self.chance.branch("latencies"), self.chance.branch("links")
         rate = FRAGMENT_BYTES / (TRANSIT_STEPS * scenario.fastest_s)
         for name in scenario.traces:
             latency_ns = int(links.uniform(*LATENCY_MS) * MS)
-            self.network.links[name] = Link(Direction(latency_ns, rate), Direction(latency_ns, rate))
+            self.pipes[name] = (Pipe(latency_ns, rate), Pipe(latency_ns, rate))
         self.paces = {
             name: Pace.of(trace, scenario.chips[name], scenario.dark_s)
             for name, trace in scenario.traces.items()
@@ -155,7 +186,7 @@ class ScaleWorld:
         process.pace, process.on_dark = self.paces[name], self._gone_dark
         process.step_ns, process.jitter = int(1e9 * scenario.step_s[name]), JITTER
         process.full_batch = full_batch(scenario, name)
-        process.post, process.to_syncer = self._post, self._to_syncer
+        process.post, process.pipe = self._to_syncer, self.pipes[name][0]
         self.learners[name] = process
         self.ledger.begin_life(process.actor, name, process.step_ns)
         process.start(is_back=is_back)
@@ -183,35 +214,28 @@ class ScaleWorld:
 
     # Messages
 
-    def _post(self, name: str, message: Any) -> None:
-        self.engine.after(self._latency_ns(self.network.links[name].up), self._hear, message)
+    def _to_syncer(self, pipe: Pipe, message: Any, payload: Any) -> None:
+        num_bytes = message.num_bytes if payload is not None else 0
+        delay_ns = pipe.delay_ns(self.engine.now_ns, num_bytes, self.latencies.random())
+        self.engine.after(delay_ns, self._hear, message, payload)
 
-    def _hear(self, message: Any) -> None:
+    def _hear(self, message: Any, payload: Any) -> None:
         syncer = self.syncer
-        if syncer is not None and syncer.is_alive:
+        if syncer is None or not syncer.is_alive:
+            return
+        if payload is None:
             syncer.handle(ev.Received(self.engine.now_ns, message))
-
-    def _to_syncer(self, message: Any, intact: bool, payload: Any) -> None:
-        if self.syncer is not None and self.syncer.is_alive:
-            self.syncer.read_bulk(message, intact, payload)
+        else:
+            syncer.read_bulk(message, True, payload)
 
     def _route(self, command: do.Send, payload: Any) -> None:
-        message, name = command.message, command.name
-        process = self.learners[name]
+        message, process = command.message, self.learners[command.name]
         if process.machine.incarnation not in (0, command.incarnation):
             return  # to a life that is over
-        if type(message) not in BULK:
-            self.engine.after(self._latency_ns(self.network.links[name].down), process.hear, message)
-            return
-
-        def deliver(message: Any, intact: bool) -> None:
-            if process.is_alive:
-                process.read_bulk(message, payload)
-
-        self.network.send(name, DOWN, message, getattr(message, "num_bytes", 0), deliver, _is_heard)
-
-    def _latency_ns(self, direction: Direction) -> float:
-        return direction.latency_ns * (0.75 + 0.5 * self.network.rng.random())
+        num_bytes = message.num_bytes if type(message) is msg.Publish else 0
+        pipe = self.pipes[command.name][1]
+        delay_ns = pipe.delay_ns(self.engine.now_ns, num_bytes, self.latencies.random())
+        self.engine.after(delay_ns, process.hear, message, payload)
 
 
 def full_batch(scenario: ScaleScenario, name: str) -> int:
@@ -221,7 +245,3 @@ def full_batch(scenario: ScaleScenario, name: str) -> int:
 
 def _no_trouble(trouble: Any) -> None:
     raise AssertionError("there are no troubles in this world")
-
-
-def _is_heard() -> bool:
-    return True
