@@ -113,8 +113,8 @@ def _pinned(answers: list[Answer]) -> str:
     for constant in fit["constants"]:
         verdict = "**yes**" if constant["pinned"] else "no"
         verdict += ", the search ended at its bound" if constant["open"] else ""
-        span = f"{constant['low']:.3g} .. {constant['high']:.3g} s"
-        rows.append([constant["name"], f"{constant['best']:.3g} s", span, verdict])
+        span = f"{_span(constant['low'])} .. {_span(constant['high'])}"
+        rows.append([constant["name"], _span(constant["best"]), span, verdict])
     return _table(["constant", "best", "possible", "pinned by the table"], rows) + (
         f"\nPossible: until the rms of the fit rises by {fit['slack_points']:g} points.\n"
     )
@@ -306,6 +306,7 @@ def _plans(answers: list[Answer]) -> str:
                 _span(expected["time_s"]),
                 _span(other["time_s"]),
                 f"{answer['times_faster']:.1f}",
+                f"{other['best_island_alone']['time_s'] / expected['time_s']:.1f}",
             ]
         )
     header = [
@@ -315,8 +316,10 @@ def _plans(answers: list[Answer]) -> str:
         "tokens/s",
         "time to the loss",
         "lock-step",
+        "times faster",
+        "than the best island alone",
     ]
-    return _table([*header, "times faster"], rows)
+    return _table(header, rows)
 
 
 def _core(answers: list[Answer]) -> str:
@@ -326,7 +329,9 @@ def _core(answers: list[Answer]) -> str:
         [
             row["name"],
             *(f"{row[key]:,.4g}" for key in ("protocol", "model")),
-            f"{row['difference']:+.4f}" if row["model"] <= 1 else f"{row['difference']:+,.0f}",
+            f"{round(row['difference'], 4) + 0.0:+.4f}"
+            if row["model"] <= 1
+            else f"{row['difference']:+,.0f}",
         ]
         for row in answer["model"]
     ]

@@ -82,7 +82,8 @@ def plot_utilisation(curves: Curves, path: Path) -> None:
     if not drawn:
         raise ConfigError("There is no curve to draw.", "The picture would be empty.", "Give a method.")
     with picture(path, 5.0) as figure:
-        axes = figure.add_axes((0.06, 0.095, 0.895, 0.65))
+        label_lines = 2 + max(name.count(", ") for name in drawn)
+        axes = figure.add_axes((0.06, 0.095, 0.895, 0.74 - 0.03 * label_lines))
         bare(axes, grid="xy")
         axes.set_xscale("log")
         rates = [rate for points in drawn.values() for rate, _ in points]
@@ -177,7 +178,8 @@ def _name_lines(
 ) -> None:
     """Beside the end of each line what it came to and whose it is."""
     ends = [line[-1].goodput for line in groups.values()]
-    for key, end, place in zip(groups, ends, spread(ends, 0.06, 0.02, 1.0), strict=True):
+    gap = 0.06 if sum("\n" in _name(key) for key in groups) <= 2 else 0.095  # room for two lines
+    for key, end, place in zip(groups, ends, spread(ends, gap, 0.02, 1.0), strict=True):
         for column, text in ((1.115, percent(end)), (1.15, _name(key))):
             axes.text(
                 column,
