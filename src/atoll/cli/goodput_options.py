@@ -136,7 +136,7 @@ ReturnPower = Annotated[
 Outage = Annotated[
     str | None,
     typer.Option(
-        help="Not elastic: until the learner steps again.", show_default="80s", rich_help_panel=_PAUSES
+        help="Not elastic: until the learner steps again.", show_default="82s", rich_help_panel=_PAUSES
     ),
 ]
 Reload = Annotated[

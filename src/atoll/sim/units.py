@@ -73,9 +73,9 @@ def read_rate(text: str | float, name: str) -> float:
 
 
 def say_count(value: float) -> str:
-    """The shortest exact way to write a count: 150k, 1.2M, 12B."""
+    """To four digits, the way people write a count: 150k, 1.2M, 12B."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
+        if abs(value) >= size * 0.99995:
             return f"{value / size:.4g}{unit}"
     return f"{value:.4g}"
 

@@ -53,7 +53,6 @@ class Pool:
         self._horizon_s = horizon_s
         self._returns = Returns(len(lanes.fleet)) if elastic and self._ids.size else Returns(0)
         self._strike = self._strike_elastic if elastic else self._strike_rigid
-        self.num_events = 0
         lanes.now[Now.OUTSIDE_AT, self._ids] = outside.next_at(self._ids)
         self._stay_dark(self._ids, lanes.now[:, self._ids])
 
@@ -63,7 +62,7 @@ class Pool:
         ids = self._ids[next_event(lanes.now[:, self._ids]) < until_s]
         now, fixed, keys = lanes.now[:, ids], lanes.fixed[:, ids], lanes.keys[ids]
         while ids.size:
-            self.num_events += ids.size
+            now[Now.NUM_EVENTS] += 1
             self._strike(ids, now, fixed, keys)
             left = next_event(now) < until_s
             if not left.all():
@@ -164,23 +163,30 @@ class Pool:
     ) -> None:
         """Finish the step in flight with the chips left, then stand still; the horizon cuts both off."""
         stop, end = at + finishing, at + finishing + pause
-        step_s = np.minimum(stop, self._horizon_s) - at
+        self._finish(now, fixed, at, stop, chips)
         still_s = np.minimum(end, self._horizon_s) - np.minimum(stop, self._horizon_s)
-        now[Now.USEFUL] += chips * step_s
-        now[Now.MISSING] += (fixed[Fixed.CHIPS] - chips) * (step_s + still_s)
+        now[Now.MISSING] += (fixed[Fixed.CHIPS] - chips) * still_s
         still = chips * still_s
         now[Now.SHRINKING] += np.where(shrinks, still, 0.0)
         now[Now.GROWING] += np.where(shrinks, 0.0, still)
         alive = chips > 0
-        now[Now.STEPPING_S] += np.where(alive, step_s, 0.0)
         now[Now.PAUSED_S] += np.where(alive, still_s, 0.0)
         self._stops.add(ids, np.where(alive, stop, at), end)
         self._recorder.add(ids, at, chips)
         self._recorder.add(ids, stop, np.zeros(ids.size))
         now[Now.TIME] = end
 
+    def _finish(self, now: Floats, fixed: Floats, at: Floats, stop: Floats, chips: Floats) -> None:
+        """The rest of the step in flight, with the chips left."""
+        step_s = np.minimum(stop, self._horizon_s) - at
+        now[Now.USEFUL] += chips * step_s
+        now[Now.MISSING] += (fixed[Fixed.CHIPS] - chips) * step_s
+        steps = np.where(chips > 0, step_s, 0.0)
+        now[Now.STEPPING_S] += steps
+        now[Now.SINCE_SAVED] += steps
+
     def _strike_rigid(self, ids: Ints, now: Floats, fixed: Floats, keys: Keys) -> None:
-        """One event each: all stop, the work since the last checkpoint is lost, all start again."""
+        """One event each: the step in flight finishes, all stop, unsaved work is lost, all start again."""
         at = next_event(now)
         chips = self._run(ids, now, fixed, at)
         from_outside = now[Now.OUTSIDE_AT] <= now[Now.FAILS_AT]
@@ -188,7 +194,9 @@ class Pool:
         if from_outside.any():
             self._visit(ids, now, chips, at, from_outside, lost, back_at)
         is_loss = (lost > 0) & (chips > 0)
-        hazard = draws(keys, now[Now.PLACE])[0]
+        hazard, residual, _ = draws(keys, now[Now.PLACE])
+        stop = at + np.where(is_loss, residual * fixed[Fixed.QUANTUM], 0.0)
+        self._finish(now, fixed, at, stop, chips)
         fresh = is_loss & ~from_outside
         now[Now.HAZARD] = np.where(fresh, exponential(hazard), np.maximum(now[Now.HAZARD], 0.0))
         now[Now.NUM_LOSSES] += is_loss
@@ -197,14 +205,14 @@ class Pool:
         stops = is_loss | (chips_at_work(now) != chips)
         # A restart for another grant is planned: it saves, so what is redone was done with the chips at hand.
         now[Now.SINCE_SAVED, stops] = 0.0
-        end = np.where(stops, back_at + fixed[Fixed.OUTAGE], at)
-        still_s = np.minimum(end, self._horizon_s) - at
+        end = np.where(stops, np.maximum(stop, back_at) + fixed[Fixed.OUTAGE], at)
+        still_s = np.minimum(end, self._horizon_s) - np.minimum(stop, self._horizon_s)
         still = np.minimum(chips, chips_at_work(now))
         now[Now.RESTARTING] += still * still_s
         now[Now.MISSING] += (fixed[Fixed.CHIPS] - still) * still_s
         now[Now.PAUSED_S] += np.where(still > 0, still_s, 0.0)
-        self._stops.add(ids, at, end)
-        self._recorder.add(ids, at, np.zeros(ids.size))
+        self._stops.add(ids, stop, end)
+        self._recorder.add(ids, stop, np.zeros(ids.size))
         now[Now.TIME] = end
         set_next_failure(now, fixed)
         self._stay_dark(ids, now)

@@ -61,6 +61,7 @@ class Now(IntEnum):
     REDONE = 16
     PLACE = 17
     """In its stream of chance: how often it lost chips, to failures, to shocks or to the market."""
+    NUM_EVENTS = 18
 
 
 class Fixed(IntEnum):
@@ -130,7 +131,8 @@ def set_next_failure(now: Floats, fixed: Floats) -> None:
     """From the hazard left and the chips at work; never without chips, or with chips that never fail."""
     rate = fixed[Fixed.RATE] * chips_at_work(now)
     now[Now.FAILS_AT] = np.inf
-    np.divide(now[Now.HAZARD], rate, out=now[Now.FAILS_AT], where=rate > 0)
+    with np.errstate(over="ignore"):  # a rate too small to matter: it never fails
+        np.divide(now[Now.HAZARD], rate, out=now[Now.FAILS_AT], where=rate > 0)
     now[Now.FAILS_AT] += now[Now.TIME]
 
 

@@ -4,8 +4,9 @@ A learner loses a slice when one of its chips fails (every chip once per `mtbi_s
 process). If it is elastic, the step in flight finishes, the slice leaves, and the learner stands still
 for `down_s` while it shrinks; the slice returns after a random delay, and the learner stands still for
 `up_s` while it grows, unless the return falls into another pause: then it joins for free. If it is not
-elastic, everything stands still for `outage_s` (and for `reload_s` where there are checkpoints), and the
-work since the last checkpoint is done again. While a learner stands still its chips do not fail.
+elastic, the step in flight finishes too; then everything stands still for `outage_s` (and for `reload_s`
+where there are checkpoints), and the work since the last checkpoint is done again. While a learner stands
+still its chips do not fail.
 
 Shocks take many slices at once: a rack, a power feed, a site, or a bad software push in the whole fleet
 at the same time. A trace says how many chips a spot market grants at any time.
@@ -30,6 +31,7 @@ __all__ = ["Fleet", "Island", "Pauses", "Shock", "SyncerOutages", "even_fleet", 
 Scope = Literal["learner", "fleet"]
 
 MAX_LEARNERS = 4096
+LEAST_MTBI_S = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +48,7 @@ class Pauses:
     """Standing still to grow."""
     returns: Delay = field(default_factory=lambda: Delay(mean_s=70.0))
     """From the failure of a slice until it, or a spare, is back."""
-    outage_s: float = 80.0
+    outage_s: float = 82.0
     """Not elastic: from the failure until the learner steps again."""
     reload_s: float = 0.0
     """Not elastic: reading the checkpoint back, on top of the outage."""
@@ -142,12 +144,12 @@ class Island:
                 raise ConfigError(
                     f"{name} is {value}.", "There would be nothing to train on.", f"Give {name} of 1 or more."
                 )
-        for name, number in (("mtbi_s", self.mtbi_s), ("speed", self.speed)):
-            if not number > 0:
+        for name, number, least in (("mtbi_s", self.mtbi_s, LEAST_MTBI_S), ("speed", self.speed, 0.0)):
+            if not (number > 0 and number >= least):
                 raise ConfigError(
                     f"{name} is {number}.",
                     "Such a chip would never do a step.",
-                    f"Give {name} above 0 (mtbi_s may be inf: a chip that never fails).",
+                    f"Give {name} above {least:g} (mtbi_s may be inf: a chip that never fails).",
                 )
 
     @property
@@ -173,6 +175,14 @@ class Fleet:
                 "Without one there is nobody to train, and more than "
                 f"{MAX_LEARNERS} are beyond what a syncer serves.",
                 f"Give between 1 and {MAX_LEARNERS}.",
+            )
+        names = [island.name for island in self.islands if island.name]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(
+                f"Two islands are called {twice!r}.",
+                "Their traces and results could not be told apart.",
+                "Give every island a name of its own, or none.",
             )
         if not 1 <= self.quorum <= len(self.islands):
             raise ConfigError(
@@ -250,6 +260,7 @@ def lock_step(fleet: Fleet, *, elastic: bool = True) -> Fleet:
         speed=slowest,
         waiting=1.0 - sum(island.chips * slowest / island.speed for island in fleet.islands) / fleet.chips,
         pauses=replace(first.pauses, elastic=elastic),
+        trace=_sum_of_traces(fleet),
         name="lock-step",
     )
     parts = len(fleet.islands)
@@ -260,3 +271,12 @@ def lock_step(fleet: Fleet, *, elastic: bool = True) -> Fleet:
         for shock in fleet.shocks
     )
     return Fleet(islands=(whole,), shocks=shocks)
+
+
+def _sum_of_traces(fleet: Fleet) -> CapacityTrace | None:
+    """What the markets grant to all islands together; None where none of them is a market."""
+    traces = [island.trace or CapacityTrace((0.0,), (float(island.chips),)) for island in fleet.islands]
+    if all(island.trace is None for island in fleet.islands):
+        return None
+    times = sorted({time for trace in traces for time in trace.times_s})
+    return CapacityTrace(tuple(times), tuple(sum(trace.at(time) for trace in traces) for time in times))

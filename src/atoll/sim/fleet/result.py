@@ -44,7 +44,7 @@ class FleetResult:
     num_failures: float
     """Interruptions of slices, shocks included, per repetition."""
     num_events: int
-    """Events of all repetitions: what the simulation cost."""
+    """Events of all its repetitions: what simulating it cost."""
     traces: dict[str, CapacityTrace]
     """Chips at work over time, of the first repetition, by learner; empty unless asked for."""
 

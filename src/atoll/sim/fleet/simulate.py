@@ -61,9 +61,8 @@ def simulate(
                 pool.finish()
         stops.close_window(end_s)
     traces = recorder.traces(horizon_s)
-    num_events = sum(pool.num_events for pool in pools)
     return [
-        _result(number, fleet, lanes, stops, traces, horizon_s, repetitions, seed, num_events)
+        _result(number, fleet, lanes, stops, traces, horizon_s, repetitions, seed)
         for number, fleet in enumerate(fleets)
     ]
 
@@ -77,7 +76,6 @@ def _result(
     horizon_s: float,
     repetitions: int,
     seed: int,
-    num_events: int,
 ) -> FleetResult:
     here = np.flatnonzero(lanes.fleet == number)
     now = lanes.now[:, here].reshape(len(Now), repetitions, fleet.num_learners)
@@ -113,7 +111,7 @@ def _result(
         learner_goodput=tuple((useful.mean(axis=0) / (chips * horizon_s)).tolist()),
         work=float((stepping * speeds).sum(axis=1).mean() / horizon_s),
         num_failures=float(now[Now.NUM_LOSSES].sum(axis=1).mean()),
-        num_events=num_events,
+        num_events=int(now[Now.NUM_EVENTS].sum()),
         traces={
             island.name or f"learner-{m}": traces[int(here[m])]
             for m, island in enumerate(fleet.islands)

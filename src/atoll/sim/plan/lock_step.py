@@ -48,9 +48,7 @@ class LockStep:
     """One step without the links."""
     utilisation: float
     goodput: float
-    """Under failures, apart from the links."""
-    granted: float
-    """Share of the chips that spot markets grant."""
+    """Under failures, with what spot markets grant; apart from the links."""
     tokens_per_s: float
     time_s: float
     cost: float
@@ -96,8 +94,7 @@ def lock_step_on(world: World, layout: Layout, result: FleetResult) -> LockStep:
         )
         payload, share = traffic.ring_bits, utilisation("data-parallel", traffic, link)
     goodput = result.goodput / (1.0 - result.fleet.islands[0].waiting)
-    granted = sum(site.chips * site.granted for site in sites) / chips
-    tokens_per_s = model.batch / compute_s * share * goodput * granted
+    tokens_per_s = model.batch / compute_s * share * goodput
     time_s = model.tokens / tokens_per_s
     price = sum(site.price_per_h for site in sites)
     name, alone_rate, alone_time_s, alone_cost = _alone(world)
@@ -109,7 +106,6 @@ def lock_step_on(world: World, layout: Layout, result: FleetResult) -> LockStep:
         compute_s=compute_s,
         utilisation=share,
         goodput=goodput,
-        granted=granted,
         tokens_per_s=tokens_per_s,
         time_s=time_s,
         cost=time_s / HOUR * price,
@@ -146,7 +142,7 @@ def arithmetic(world: World, locked: LockStep, best: Outcome) -> list[Line]:
         ),
         Line(
             "lock-step tokens/s, with failures",
-            f"{batch} / {step} x goodput {locked.goodput:.4g}{_granted(locked)}",
+            f"{batch} / {step} x goodput {locked.goodput:.4g}",
             locked.tokens_per_s,
             rate,
         ),
@@ -181,10 +177,6 @@ def _wire(world: World, locked: LockStep) -> list[Line]:
             say_duration(wire_s),
         ),
     ]
-
-
-def _granted(locked: LockStep) -> str:
-    return f" x granted {locked.granted:.4g}" if locked.granted < 1 else ""
 
 
 def _alone(world: World) -> tuple[str, float, float, float]:

@@ -132,24 +132,29 @@ class Learner:
     # Not elastic.
 
     def one_life(self) -> None:
-        """Step until the next failure, save now and then, restart, and forget what was not saved."""
-        every_s = self.island.pauses.checkpoint_s
-        save = self.now + every_s - self.unsaved_s if every_s and self.working() else math.inf
+        """Step until the next failure, restart, and forget what was not saved."""
         failure, shock, grant = self.next_failure(), first(self.striking), first(self.granting)
-        self.step_until(min(failure, shock, save, grant))
+        self.step_and_save_until(min(failure, shock, grant))
         if self.now >= self.horizon_s:
             return
         if self.now >= grant:
             self.regrant_and_restart()
         elif self.now >= shock:
+            back = self.now + self.delay(self.next_shock().returns)
             self.fall()
-            self.spend("restarting", self.now + self.delay(self.next_shock().returns))
+            self.spend("restarting", max(self.now, back))
             self.restart()
-        elif self.now >= save:
-            self.save()
         else:
             self.fall()
             self.restart()
+
+    def step_and_save_until(self, time: float) -> None:
+        """Steps, with a checkpoint now and then."""
+        every_s = self.island.pauses.checkpoint_s
+        while every_s and self.working() and self.now + every_s - self.unsaved_s < min(time, self.horizon_s):
+            self.step_until(self.now + every_s - self.unsaved_s)
+            self.save()
+        self.step_until(time)
 
     def regrant_and_restart(self) -> None:
         before, grant = self.working(), self.newest_grant()
@@ -164,8 +169,9 @@ class Learner:
         self.unsaved = self.unsaved_s = 0.0
 
     def fall(self) -> None:
-        """What is not in a checkpoint will be done again, where there are checkpoints at all."""
+        """The step in flight finishes. What is in no checkpoint will be done again, if there are any."""
         self.num_failures += 1
+        self.step_and_save_until(self.now + self.rng.random() * self.island.pauses.quantum_s)
         if self.island.pauses.checkpoint_s:
             self.spent["redone"] += self.unsaved
             self.unsaved = self.unsaved_s = 0.0

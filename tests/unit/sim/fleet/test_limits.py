@@ -107,7 +107,8 @@ def test_without_returns_slices_decay_one_by_one(lives):
 @pytest.mark.parametrize("chips", [10_000, 150_000, 2_400_000])
 def test_a_learner_that_is_not_elastic_runs_and_restarts_in_turn(chips):
     result = run(alone(chips, pauses=Pauses(elastic=False)), horizon_s=2 * DAY)
-    expected = 1 / (1 + chips / YEAR * 80)
+    life_s = YEAR / chips + Pauses().quantum_s / 2  # the step in flight finishes
+    expected = life_s / (life_s + Pauses().outage_s)
     assert result.goodput == pytest.approx(expected, abs=3 * result.stderr)
     assert result.uptime_one == pytest.approx(result.goodput, rel=1e-9)
 
@@ -115,7 +116,7 @@ def test_a_learner_that_is_not_elastic_runs_and_restarts_in_turn(chips):
 @pytest.mark.parametrize("checkpoint_s", [60.0, 600.0, 3600.0])
 def test_a_checkpoint_keeps_what_a_geometric_number_of_them_holds(checkpoint_s):
     """A life of exponential length keeps whole checkpoints only: C / (exp(C/mtbf) - 1) on average."""
-    pauses = Pauses(elastic=False, reload_s=120.0, checkpoint_s=checkpoint_s)
+    pauses = Pauses(elastic=False, quantum_s=0.0, outage_s=80.0, reload_s=120.0, checkpoint_s=checkpoint_s)
     result = run(alone(50_000, pauses=pauses), horizon_s=20 * DAY)
     per_s = 50_000 / YEAR
     kept_s = checkpoint_s / math.expm1(per_s * checkpoint_s)

@@ -20,6 +20,7 @@ from atoll.sim.fleet.model import (
     even_fleet,
     lock_step,
 )
+from atoll.sim.fleet.trace import CapacityTrace
 from atoll.sim.units import DAY, YEAR
 
 HOUR_AWAY = Delay(mean_s=3600.0)
@@ -156,3 +157,17 @@ def test_in_lock_step_a_learners_shock_comes_as_often_as_to_all_of_them_and_take
     rack, push = lock_step(even_fleet(4096, 4, shocks=(RACK, PUSH))).shocks
     assert (rack.every_s, rack.share) == (RACK.every_s / 4, RACK.share / 4)
     assert push == PUSH
+
+
+def test_lock_step_has_what_the_markets_grant_to_all():
+    spot = Island(chips=100, trace=CapacityTrace((0.0, 10.0), (100.0, 40.0)), name="spot")
+    late = Island(chips=60, trace=CapacityTrace((5.0, 20.0), (60.0, 0.0)), name="late")
+    whole = lock_step(Fleet(islands=(spot, late, Island(chips=7, name="own")))).islands[0]
+    assert whole.trace == CapacityTrace((0.0, 5.0, 10.0, 20.0), (167.0, 167.0, 107.0, 47.0))
+    assert lock_step(even_fleet(100, 2)).islands[0].trace is None
+
+
+def test_two_islands_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="Two islands are called 'a'"):
+        Fleet(islands=(Island(chips=1, name="a"), Island(chips=2, name="b"), Island(chips=3, name="a")))
+    assert Fleet(islands=(Island(chips=1), Island(chips=2))).num_learners == 2

@@ -34,12 +34,14 @@ def island(chips: int = 5120, mtbi_s: float = YEAR / 20, **values: object) -> Is
 def test_the_reference_restarts_as_the_closed_form_says():
     lone = island(pauses=RIGID)
     found = estimate(lone, horizon_s=DAY, repetitions=50, seed=1)
-    assert found.goodput == pytest.approx(1 / (1 + lone.chips / lone.mtbi_s * 80), abs=3 * found.stderr)
+    life_s = lone.mtbi_s / lone.chips + RIGID.quantum_s / 2
+    assert found.goodput == pytest.approx(life_s / (life_s + RIGID.outage_s), abs=3 * found.stderr)
     assert sum(found.shares.values()) == pytest.approx(1)
 
 
 def test_the_reference_redoes_what_no_checkpoint_holds_as_the_closed_form_says():
-    lone = island(pauses=Pauses(elastic=False, reload_s=40.0, checkpoint_s=300.0))
+    pauses = Pauses(elastic=False, quantum_s=0.0, outage_s=80.0, reload_s=40.0, checkpoint_s=300.0)
+    lone = island(pauses=pauses)
     per_s = lone.chips / lone.mtbi_s
     kept = per_s * 300 / math.expm1(per_s * 300)
     found = estimate(lone, horizon_s=DAY, repetitions=50, seed=1)
