@@ -52,6 +52,7 @@ class Pool:
         self._recorder = recorder
         self._horizon_s = horizon_s
         self._returns = Returns(len(lanes.fleet)) if elastic and self._ids.size else Returns(0)
+        self._is_elastic = elastic
         self._strike = self._strike_elastic if elastic else self._strike_rigid
         lanes.now[Now.OUTSIDE_AT, self._ids] = outside.next_at(self._ids)
         self._stay_dark(self._ids, lanes.now[:, self._ids])
@@ -140,7 +141,10 @@ class Pool:
         lost: Floats,
         back_at: Floats,
     ) -> None:
-        """Take what comes from outside: a shock is a loss with an end of its own, a grant a new limit."""
+        """Take what comes from outside: a shock is a loss with an end of its own, a grant a new limit.
+
+        A shock that takes everything also holds back what was away: nothing returns to a dark site.
+        """
         rows = np.flatnonzero(visited)
         entries = self._outside.take(ids[rows], at[rows])
         is_grant = ~np.isnan(entries[:, 3])
@@ -148,6 +152,9 @@ class Pool:
         struck, shocks = rows[~is_grant], entries[~is_grant]
         lost[struck] = np.minimum(shocks[:, 1], chips[struck])
         back_at[struck] = at[struck] + shocks[:, 2]
+        dark = struck[shocks[:, 1] >= self._lanes.fixed[Fixed.CHIPS, ids[struck]]]
+        if self._is_elastic:
+            self._returns.hold(ids[dark], back_at[dark])
         now[Now.OUTSIDE_AT, rows] = self._outside.next_at(ids[rows])
 
     def _pause(

@@ -9,7 +9,8 @@ where there are checkpoints), and the work since the last checkpoint is done aga
 still its chips do not fail.
 
 Shocks take many slices at once: a rack, a power feed, a site, or a bad software push in the whole fleet
-at the same time. A trace says how many chips a spot market grants at any time.
+at the same time. While a shock holds all of a learner, nothing returns to it. A trace says how many
+chips a spot market grants at any time.
 
 The default pauses are constants of ours: fitted to Table 1 of the paper (arXiv:2604.21428), which gives
 inputs and results and not the pauses. Only their sums are pinned by it; docs/scale.md says how far.

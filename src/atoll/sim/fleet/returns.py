@@ -64,6 +64,11 @@ class Returns:
             rows = rows[self.first(these) <= until_s[rows]]
         return back
 
+    def hold(self, lanes: Ints, until_s: Floats) -> None:
+        """Nothing comes back to these lanes before a time; what would have come back comes then."""
+        self._times[lanes] = np.maximum(self._times[lanes], until_s[:, None, None])
+        self._firsts[lanes] = np.maximum(self._firsts[lanes], until_s[:, None])
+
     def _grow(self) -> None:
         """Twice as many blocks of twice the width; what is there keeps its order."""
         lanes, blocks, width = self._times.shape

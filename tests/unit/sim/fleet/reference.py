@@ -6,9 +6,10 @@ a list here, not a number; returns and shocks wait in heaps; chip time is spent 
 clock, and every spending has a name.
 
 Where the text leaves room, the two agree on this. A shock takes its share of all slices from those at
-work; a learner that is not elastic waits until they are back, and then restarts. A grant takes chips
-that are there first: what is away is away within the grant. Its change is a pause to shrink or to grow, or
-a restart that loses no work. What comes during a pause, and is no return, comes at its end.
+work, and one that takes all holds back those that are away; a learner that is not elastic waits until
+they are back, and then restarts. A grant takes chips that are there first: what is away is away within
+the grant. Its change is a pause to shrink or to grow, or a restart that loses no work. What comes
+during a pause, and is no return, comes at its end.
 """
 
 from __future__ import annotations
@@ -89,12 +90,11 @@ class Learner:
             self.pause("growing", self.island.pauses.up_s)
         else:
             which = self.rng.choices(range(len(self.home)), weights=self.home)
-            self.lose(which, self.island.pauses.returns)
+            self.lose(which, self.now + self.delay(self.island.pauses.returns))
 
-    def lose(self, which: list[int], returns: Delay) -> None:
+    def lose(self, which: list[int], at: float) -> None:
         """Slices leave, the step in flight finishes without them, and the learner shrinks."""
         self.num_failures += 1
-        at = self.now + self.delay(returns)
         for index in sorted(which, reverse=True):
             heapq.heappush(self.returning, (at, self.home.pop(index)))
         self.shrink()
@@ -109,8 +109,12 @@ class Learner:
         wanted = round(shock.share * (len(self.home) + len(self.returning)))
         at_work = math.ceil(self.working() / self.island.slice_chips)
         hit = self.rng.sample(range(len(self.home)), min(wanted, at_work))
+        back = self.now + self.delay(shock.returns)
+        if shock.share == 1:
+            self.returning = [(max(at, back), size) for at, size in self.returning]
+            heapq.heapify(self.returning)
         if hit:
-            self.lose(hit, shock.returns)
+            self.lose(hit, back)
 
     def regrant(self) -> None:
         """The market takes chips, or gives chips that join at the end of a pause."""

@@ -101,6 +101,12 @@ SETTINGS: dict[str, tuple[Island, float, int, tuple[Shock, ...]]] = {
         300,
         (replace(RACK, share=0.5, every_s=DAY, returns=NEVER),),
     ),
+    "a site that is often dark, with slow returns": (
+        island(mtbi_s=YEAR / 4, pauses=Pauses(returns=Delay(mean_s=2 * HOUR))),
+        DAY,
+        300,
+        (replace(SITE, every_s=4 * HOUR),),
+    ),
     "a shock of the fleet": (island(mtbi_s=YEAR), DAY, 300, (replace(SITE, scope="fleet"),)),
     "shocks, not elastic": (
         island(mtbi_s=YEAR, pauses=Pauses(elastic=False, checkpoint_s=600.0)),

@@ -14,6 +14,7 @@ from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
 from atoll.sim.fleet.model import Fleet, Island, Pauses, Shock, SyncerOutages, even_fleet, lock_step
 from atoll.sim.fleet.result import SHARES, FleetResult
+from atoll.sim.fleet.returns import Returns
 from atoll.sim.fleet.simulate import simulate
 from atoll.sim.fleet.trace import CapacityTrace, read_traces, write_traces
 from atoll.sim.units import DAY, HOUR, YEAR
@@ -227,3 +228,14 @@ def test_no_fleets_have_no_results():
 def test_what_would_not_end_today_is_refused(fleet: Any, says: str):
     with pytest.raises(ConfigError, match=says):
         simulate([fleet], horizon_s=30 * DAY, repetitions=64)
+
+
+def test_what_is_held_returns_at_the_end_of_the_hold():
+    returns = Returns(3)
+    every = np.array([0, 1, 2])
+    returns.add(every, np.array([5.0, 5.0, 5.0]), np.array([1.0, 1.0, 1.0]))
+    returns.add(every, np.array([9.0, 30.0, np.inf]), np.array([2.0, 2.0, 2.0]))
+    returns.hold(np.array([0, 1]), np.array([20.0, 20.0]))
+    assert returns.first(every).tolist() == [20.0, 20.0, 5.0]
+    assert returns.take(every, np.full(3, 20.0)).tolist() == [3.0, 1.0, 1.0]
+    assert returns.first(every).tolist() == [np.inf, 30.0, np.inf]
