@@ -14,7 +14,7 @@ from atoll.cli.goodput_shocks import read_shock
 from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
 from atoll.sim.fleet.model import Fleet, Pauses, Shock, SyncerOutages, even_fleet
-from atoll.sim.fleet.presets import TABLE1_PAUSES, Cell, cells_of
+from atoll.sim.fleet.presets import Cell, cells_of
 from atoll.sim.fleet.trace import CapacityTrace, read_traces
 from atoll.sim.units import DAY, read_count, read_counts, read_duration, read_number, say_count
 
@@ -184,13 +184,13 @@ def _elasticity(given: Mapping[str, Any]) -> tuple[bool, ...]:
 
 
 def _pauses(given: Mapping[str, Any]) -> Pauses:
-    """The defaults of the model, or ours for the preset, but for what was given."""
-    seconds = {
+    """The defaults of the model, but for what was given."""
+    seconds: dict[str, Any] = {
         field_name: read_duration(given[option], _flag(option), zero=True)
         for option, field_name in _PAUSE_OPTIONS.items()
         if option in given
     }
-    pauses = replace(TABLE1_PAUSES if "preset" in given else Pauses(), **seconds)
+    pauses = replace(Pauses(), **seconds)
     returns = Delay(
         mean_s=read_duration(given["return_mean"], "--return", zero=True)
         if "return_mean" in given

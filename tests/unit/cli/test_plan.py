@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ FLEETS = Path(__file__).resolve().parents[3] / "examples" / "fleets"
 EXAMPLES = sorted(path.name for path in FLEETS.glob("*.toml"))
 
 
-def plan(capsys, *arguments: str) -> tuple[dict, str]:
+def plan(capsys, *arguments: str) -> tuple[dict[str, Any], str]:
     """The JSON and the tables."""
     assert run(["plan", *arguments, "--json"]) == 0
     captured = capsys.readouterr()

@@ -25,7 +25,6 @@ __all__ = [
     "PRESETS",
     "TABLE1",
     "TABLE1_CAVEATS",
-    "TABLE1_PAUSES",
     "Cell",
     "Comparison",
     "cells_of",
@@ -105,9 +104,6 @@ TABLE1 = tuple(
     for chips, percent in zip(_CHIPS, row, strict=True)
 )
 """Goodput of the paper's Table 1: 6 rows, 5 sizes; a chip is interrupted once a year."""
-
-TABLE1_PAUSES = Pauses()
-"""Constants of ours, which `sim/fleet/fit.py` finds as good as any. The paper does not give them."""
 
 PRESETS = {"paper-table1": TABLE1}
 

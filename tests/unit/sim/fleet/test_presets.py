@@ -14,7 +14,6 @@ from atoll.sim.fleet.presets import (
     PRESETS,
     TABLE1,
     TABLE1_CAVEATS,
-    TABLE1_PAUSES,
     Cell,
     cells_of,
     compare,
@@ -23,8 +22,10 @@ from atoll.sim.fleet.presets import (
 from atoll.sim.fleet.simulate import simulate
 from atoll.sim.units import DAY, YEAR
 
+DEFAULT = Pauses()
 
-def simulated(pauses=TABLE1_PAUSES, *, cells=TABLE1, seed=1):
+
+def simulated(pauses=DEFAULT, *, cells=TABLE1, seed=1):
     fleets = [fleet_of(cell, pauses) for cell in cells]
     return simulate(fleets, horizon_s=DAY, repetitions=8, seed=seed)
 
