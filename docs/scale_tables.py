@@ -15,10 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atoll.sim.fleet.trace import read_traces
+from atoll.sim.units import DAY
+
 __all__ = ["TABLES", "Source", "between", "page_with", "run"]
 
 ROOT = Path(__file__).resolve().parents[1]
 HOURS_PER_YEAR = 8766
+SPOT, SPOT_DAYS, SPOT_CHIPS = "docs/scale-spot.csv", 7, 2048
+NAMES = {
+    "data-parallel": "Data-Parallel",
+    "diloco": "DiLoCo",
+    "streaming": "Streaming",
+    "decoupled": "Decoupled",
+    "ratio of the two": "ratio of the two, decoupled with",
+}
 Answer = dict[str, Any]
 
 
@@ -216,9 +227,15 @@ def _spot(answers: list[Answer]) -> str:
     (answer,) = answers
     (cell,) = answer["cells"]
     shares = cell["shares_percent"]
-    rows = [[f"learner-{m}", f"{value:.1f}"] for m, value in enumerate(cell["learner_goodput_percent"])]
+    traces = read_traces(ROOT / SPOT)
+    rows = []
+    for m, value in enumerate(cell["learner_goodput_percent"]):
+        trace = traces.get(f"learner-{m}")
+        granted = 100 * trace.mean(SPOT_DAYS * DAY) / SPOT_CHIPS if trace else 100.0
+        rows.append([f"learner-{m}", f"{granted:.1f}", f"{value:.1f}"])
     lost = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items() if share >= 0.05)
-    return _table(["", "goodput, %"], [*rows, ["fleet", f"{cell['goodput_percent']:.1f}"]]) + (
+    rows.append(["fleet", "", f"{cell['goodput_percent']:.1f}"])
+    return _table(["", "granted, % of its chips", "goodput, %"], rows) + (
         f"\nWhere the time went: {lost}. Somebody steps {cell['uptime_percent']:.2f} % of the time.\n"
     )
 
@@ -231,14 +248,18 @@ def _twelve(answers: list[Answer]) -> str:
         same = [r for r in answer["rows"] if (r["method"], r["bits"]) == (load["method"], load["bits"])]
         needs = ["never" if row["gbps"] is None else f"{row['gbps']:.3g}" for row in same]
         late = (
-            f"{link['pace']:.0%} of rounds, {link['staleness_steps']} steps late".replace("%", " %")
+            f"{100 * link['pace']:.0f} % of rounds, {link['staleness_steps'] or 'no'} step late"
             if load["method"] == "decoupled"
             else f"waits {_span(link['stall_s'])} a step"
             if link["stall_s"]
             else "waits for nothing"
         )
         rows.append(
-            [f"{load['method']}, {load['bits']:g} bits", *needs, f"{100 * link['cu']:.1f} % busy; {late}"]
+            [
+                f"{NAMES[load['method']]}, {load['bits']:g} bits",
+                *needs,
+                f"{100 * link['cu']:.1f} % busy; {late}",
+            ]
         )
     table = _table(["Gbit/s for a utilisation of", *(f"{cu:g}" for cu in cus), "on 2 Gbit/s"], rows)
     syncer = ", ".join(f"{row['gbps']:g} Gbit/s with {row['bits']:g} bits" for row in answer["syncer"])
@@ -273,11 +294,15 @@ def _table4(answers: list[Answer]) -> str:
 def _headline(answers: list[Answer]) -> str:
     (answer,) = answers
     rows = [
-        [f"{row['method']}, {row['bits']} bits, Gbit/s", f"{row['paper_gbps']:g}", f"{row['gbps']:.4g}"]
+        [
+            f"{NAMES[row['method']]}, {row['bits']} bits, Gbit/s",
+            f"{row['paper_gbps']:g}",
+            f"{row['gbps']:.4g}",
+        ]
         for row in answer["rows"]
     ]
     rows += [
-        [f"{row['method']}, {row['bits']} bits, times", f"{row['paper']:g}", f"{row['ours']:.4g}"]
+        [f"{NAMES[row['method']]} {row['bits']} bits, times", f"{row['paper']:g}", f"{row['ours']:.4g}"]
         for row in answer["ratios"]
     ]
     return _table(["", "published", "simulated"], rows)
@@ -372,7 +397,7 @@ TABLES = {
         _syncer,
     ),
     "spot": Source(
-        (f"{GOODPUT} --chips 8192 --learners 4 --traces docs/scale-spot.csv --days 7 --repetitions 16",),
+        (f"{GOODPUT} --chips 8192 --learners 4 --traces {SPOT} --days {SPOT_DAYS} --repetitions 16",),
         _spot,
     ),
     "twelve": Source(

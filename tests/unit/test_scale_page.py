@@ -68,6 +68,14 @@ def test_the_thirty_cells_are_what_the_simulation_gives():
     assert abs(float(worst)) <= MAX_WORST_POINTS
 
 
+def test_the_two_largest_misses_are_those_that_the_page_names():
+    shown = [cell for row in cells("table1") for cell in row[1:]]
+    residuals = [abs(float(re.findall(r"[-+]\d+\.\d+", text)[0])) for text in shown]
+    largest = sorted(range(len(TABLE1)), key=lambda i: -residuals[i])[:2]
+    assert sorted((TABLE1[i].chips, TABLE1[i].learners) for i in largest) == [(2_400_000, 4), (2_400_000, 16)]
+    assert "largest misses are 4 and 16 learners on 2.4M chips" in PAGE
+
+
 @pytest.mark.parametrize("name", ["headline", "scavenging", "table4", "twelve"])
 def test_what_has_no_chance_in_it_is_the_same_to_the_letter(name: str):
     answers = [answer(command) for command in TABLES[name].commands]
@@ -79,7 +87,7 @@ def test_the_closed_forms_say_what_the_page_says_of_twelve_billion_parameters():
         method, bits = row[0].removesuffix(" bits").split(", ")
         traffic = Traffic(12e9, 2.0, float(bits), 4, 24, 24, 2, 0.06)
         for cu, text in zip((0.5, 0.8, 0.9, 0.95, 0.99), row[1:6], strict=True):
-            closed = needed_bits_per_s(method, traffic, cu) / 1e9
+            closed = needed_bits_per_s(method.lower(), traffic, cu) / 1e9
             if text == "never":
                 assert math.isinf(closed)
             else:
