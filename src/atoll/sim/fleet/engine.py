@@ -143,15 +143,17 @@ class Pool:
     ) -> None:
         """Take what comes from outside: a shock is a loss with an end of its own, a grant a new limit.
 
-        A shock that takes everything also holds back what was away: nothing returns to a dark site.
+        A shock that comes during a pause is felt at its end, if it lasts so long. One that takes everything
+        also holds back what was away: nothing returns to a dark site.
         """
         rows = np.flatnonzero(visited)
         entries = self._outside.take(ids[rows], at[rows])
         is_grant = ~np.isnan(entries[:, 3])
         now[Now.GRANT, rows[is_grant]] = entries[is_grant, 3]
         struck, shocks = rows[~is_grant], entries[~is_grant]
-        lost[struck] = np.minimum(shocks[:, 1], chips[struck])
-        back_at[struck] = at[struck] + shocks[:, 2]
+        ends = shocks[:, 0] + shocks[:, 2]
+        lost[struck] = np.where(ends > at[struck], np.minimum(shocks[:, 1], chips[struck]), 0.0)
+        back_at[struck] = ends
         dark = struck[shocks[:, 1] >= self._lanes.fixed[Fixed.CHIPS, ids[struck]]]
         if self._is_elastic:
             self._returns.hold(ids[dark], back_at[dark])

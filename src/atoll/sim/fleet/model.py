@@ -215,7 +215,10 @@ def even_fleet(
     shocks: tuple[Shock, ...] = (),
     syncer: SyncerOutages | None = None,
 ) -> Fleet:
-    """`chips` split evenly over learners; speeds run evenly from 1 down to 1 - speed_spread."""
+    """`chips` split evenly over learners; speeds run evenly from 1 down to 1 - speed_spread.
+
+    A single learner has chips of all these speeds, in lock-step: the slowest set the pace, the others wait.
+    """
     if chips < learners or learners < 1:
         raise ConfigError(
             f"{chips} chips cannot make {learners} learners.",
@@ -229,13 +232,16 @@ def even_fleet(
             "Give a share from 0 to below 1, such as 0.18.",
         )
     share, rest = divmod(chips, learners)
-    steps = max(learners - 1, 1)
+    slowest, waiting = 1.0 - speed_spread, 0.0
+    if learners == 1 and speed_spread:
+        waiting = 1.0 + slowest * math.log(slowest) / speed_spread  # the mean of 1 - slowest/speed
     islands = tuple(
         Island(
             chips=share + (m < rest),
             mtbi_s=mtbi_s,
             slice_chips=slice_chips,
-            speed=1.0 - speed_spread * m / steps,
+            speed=slowest if learners == 1 else 1.0 - speed_spread * m / (learners - 1),
+            waiting=waiting,
             pauses=pauses or Pauses(),
             name=f"learner-{m}",
         )

@@ -104,12 +104,14 @@ class Learner:
         self.pause("shrinking", self.island.pauses.down_s)
 
     def strike(self) -> None:
-        """A shock takes its share of all slices from those at work."""
-        shock = self.next_shock()
+        """A shock takes its share of all slices from those at work, unless it was over before a pause was."""
+        began, shock = first(self.striking), self.next_shock()
+        back = began + self.delay(shock.returns)
+        if back <= self.now:
+            return
         wanted = round(shock.share * (len(self.home) + len(self.returning)))
         at_work = math.ceil(self.working() / self.island.slice_chips)
         hit = self.rng.sample(range(len(self.home)), min(wanted, at_work))
-        back = self.now + self.delay(shock.returns)
         if shock.share == 1:
             self.returning = [(max(at, back), size) for at, size in self.returning]
             heapq.heapify(self.returning)
@@ -144,10 +146,11 @@ class Learner:
         if self.now >= grant:
             self.regrant_and_restart()
         elif self.now >= shock:
-            back = self.now + self.delay(self.next_shock().returns)
-            self.fall()
-            self.spend("restarting", max(self.now, back))
-            self.restart()
+            back = shock + self.delay(self.next_shock().returns)
+            if back > self.now:
+                self.fall()
+                self.spend("restarting", max(self.now, back))
+                self.restart()
         else:
             self.fall()
             self.restart()

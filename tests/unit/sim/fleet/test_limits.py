@@ -161,6 +161,34 @@ def test_a_shock_of_the_fleet_stops_all_at_once_and_one_of_a_learner_does_not(sc
         assert result.uptime[4] == pytest.approx(u**4, abs=3 * result.uptime_stderr[4])
 
 
+@pytest.mark.parametrize("elastic", [True, False])
+def test_shocks_that_overlap_do_not_queue_up(elastic):
+    shock = Shock(name="site", every_s=HOUR, share=1.0, returns=Delay(mean_s=HOUR))
+    fleet = even_fleet(1024, 1, mtbi_s=math.inf, pauses=replace(FREE, elastic=elastic), shocks=(shock,))
+    result = run(fleet, horizon_s=20 * DAY, repetitions=16)
+    assert result.goodput == pytest.approx(math.exp(-1), abs=3 * result.stderr)
+
+
+def test_a_dark_site_is_dark_however_often_its_chips_had_failed_before():
+    shock = Shock(name="push", every_s=2 * DAY, share=1.0, returns=Delay(mean_s=DAY / 2), scope="fleet")
+    fleets = [
+        even_fleet(150_000, 4, mtbi_s=mtbi_s, shocks=(shock,)) for mtbi_s in (math.inf, YEAR, YEAR / 10)
+    ]
+    calm, often, oftener = (run(fleet, horizon_s=20 * DAY, repetitions=4).uptime_one for fleet in fleets)
+    assert calm >= often >= oftener
+
+
+def test_mixed_chips_in_one_learner_wait_for_the_slowest():
+    alone = even_fleet(8000, 1, mtbi_s=math.inf, speed_spread=0.18)
+    apart = even_fleet(8000, 8, mtbi_s=math.inf, speed_spread=0.18)
+    one, many = run(alone, horizon_s=HOUR), run(apart, horizon_s=HOUR)
+    assert one.work == pytest.approx(8000 * 0.82)
+    assert many.work == pytest.approx(8000 * 0.91)
+    assert one.goodput == pytest.approx(0.82 * math.log(1 / 0.82) / 0.18)
+    assert one.shares["waiting"] == pytest.approx(1 - one.goodput)
+    assert many.goodput == 1
+
+
 def test_merges_need_a_quorum_and_a_syncer():
     syncer = SyncerOutages(every_s=3 * HOUR, down=Delay(mean_s=HOUR))
     fleet = even_fleet(2_400_000, 4, quorum=3, syncer=syncer)

@@ -108,6 +108,12 @@ SETTINGS: dict[str, tuple[Island, float, int, tuple[Shock, ...]]] = {
         (replace(SITE, every_s=4 * HOUR),),
     ),
     "a shock of the fleet": (island(mtbi_s=YEAR), DAY, 300, (replace(SITE, scope="fleet"),)),
+    "shocks that overlap, not elastic": (
+        island(mtbi_s=YEAR, pauses=RIGID),
+        DAY,
+        300,
+        (replace(SITE, every_s=2 * HOUR), replace(RACK, every_s=HOUR)),
+    ),
     "shocks, not elastic": (
         island(mtbi_s=YEAR, pauses=Pauses(elastic=False, checkpoint_s=600.0)),
         DAY,
