@@ -2,7 +2,7 @@
 
 One reader and one writer for each kind of amount, shared by the command line and by fleet files. What
 cannot be read is refused with the ways to write it; what can be read and cannot be meant (a negative
-number of chips, a mean time of zero) is refused with the bound.
+number of chips, a mean time of zero, more chips than there are grains of sand) is refused with the bound.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ HOUR = 3600.0
 DAY = 86400.0
 YEAR = 365.25 * DAY
 
+MOST_COUNTED = 10**15
+"""Of anything: chips, parameters, tokens."""
+LONGEST_S = 1e12
+"""Some thirty thousand years. Whoever means longer means for ever, and writes inf."""
+
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _SPANS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": MINUTE, "min": MINUTE, "h": HOUR}
 _SPANS |= {"d": DAY, "w": 7 * DAY, "mo": YEAR / 12, "y": YEAR}
@@ -45,10 +50,12 @@ def read_number(text: str | float, name: str, *, least: float = 0.0, above: bool
     return _bounded(_amount(text, name, {"": 1.0}, "0.5, 12, 1e9"), name, least, above)
 
 
-def read_count(text: str | float, name: str, *, least: int = 1) -> int:
+def read_count(text: str | float, name: str, *, least: int = 1, most: int = MOST_COUNTED) -> int:
     """A whole number of things: 800, 150k, 1.2M, 12B."""
     value = _bounded(_amount(text, name, _COUNTS, "800, 150k, 1.2M, 12B"), name, least, above=False)
-    if not math.isfinite(value) or abs(value - round(value)) > 1e-6 + 1e-14 * value:
+    if value > most:
+        raise ConfigError(f"{name} is {value:g}.", "Nobody has that many.", f"It must be at most {most:g}.")
+    if abs(value - round(value)) > 1e-6 + 1e-14 * value:
         raise ConfigError(f"{name} is {text}.", "It counts whole things.", "Write for example 800 or 150k.")
     return round(value)
 
@@ -63,7 +70,14 @@ def read_counts(text: str, name: str, *, least: int = 1) -> tuple[int, ...]:
 
 def read_duration(text: str | float, name: str, *, zero: bool = False) -> float:
     """Seconds: 90, 150ms, 12 min, 6h, 30d, 1y, inf. Above zero unless zero is allowed."""
-    return _bounded(_amount(text, name, _SPANS, "150ms, 17.5s, 12min, 6h, 30d, 1y"), name, 0.0, not zero)
+    value = _bounded(_amount(text, name, _SPANS, "150ms, 17.5s, 12min, 6h, 30d, 1y"), name, 0.0, not zero)
+    if value > LONGEST_S and "inf" not in str(text):
+        raise ConfigError(
+            f"{name} is {text}.",
+            f"Nobody waits for longer than {LONGEST_S:g} s.",
+            "Give less; where something never happens, write inf.",
+        )
+    return value
 
 
 def read_rate(text: str | float, name: str) -> float:

@@ -27,6 +27,8 @@ __all__ = ["FleetSpec", "ModelSpec", "Site", "SyncerSpec", "parse_fleet", "read_
 MAX_ISLANDS = 256
 TOKENS_PER_PARAM = 20
 FLOPS_PER_PARAM = 6
+MOST_FLOPS = 10**21
+"""Of one chip, and for one token of a model of as many parameters as can be counted."""
 MAY_BE_ENDLESS = ("mtbi", "returns", "every", "outage_every")
 """What may never happen: a failure, a return, a shock, an outage."""
 NO_EFFECT = "It would have no effect, and the plan would not be for the fleet described."
@@ -156,7 +158,7 @@ def parse_fleet(text: str, *, origin: str = "the fleet", folder: Path = Path()) 
         )
     model = _Reader("model", tables["model"], "model")
     params = model.need("params", read_count)
-    flops = model.get("flops_per_token", read_count, FLOPS_PER_PARAM * params)
+    flops = model.get("flops_per_token", read_count, FLOPS_PER_PARAM * params, most=MOST_FLOPS)
     islands = [_Reader("island", table, f"island {n + 1}") for n, table in enumerate(tables["island"])]
     sites = tuple(_site(island, flops, folder) for island in islands)
     _refuse_clashes(sites)
@@ -265,7 +267,7 @@ def _site(island: _Reader, flops_per_token: float, folder: Path) -> Site:
     if island.has("tokens_per_s"):
         tokens_per_s = island.need("tokens_per_s", read_number, above=True)
     else:
-        tokens_per_s = island.need("flops", read_count) / flops_per_token
+        tokens_per_s = island.need("flops", read_count, most=MOST_FLOPS) / flops_per_token
     up = island.need("up", read_rate)
     usual = Pauses()
     pauses = Pauses(
