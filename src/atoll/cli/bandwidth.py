@@ -118,6 +118,12 @@ def _own(given: dict[str, str], console: Console, plot: Path | None) -> dict[str
 
     texts = DEFAULTS | given
     link = read_rate(given["bandwidth"], "--bandwidth") if "bandwidth" in given else None
+    if link is not None and link < 1:
+        raise ConfigError(
+            f"--bandwidth is {link:g} bit/s.",
+            "Not a bit would pass in a second.",
+            "Write for example 50Mbit/s or 2.5Gbit/s.",
+        )
     return tell(_read_traffics(texts), _read_cus(texts["cu"]), link, console, plot)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich import box
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from atoll.sim.bandwidth import study
-from atoll.sim.bandwidth.closed import syncer_bits_per_s
+from atoll.sim.bandwidth.closed import mean_bits_per_s, most_rounds, syncer_bits_per_s
 from atoll.sim.bandwidth.study import NAMES, Load, Need, OnLink
 from atoll.sim.bandwidth.traffic import METHODS, Traffic
 from atoll.sim.units import say_count, say_duration, say_rate
@@ -21,6 +21,10 @@ __all__ = ["draw", "number_table", "tell"]
 
 SPOKEN_CU = 0.9
 NEVER = "never"
+LATE = (
+    "steps late: beyond tau, ours. Atoll's syncer publishes whole fragments, so each travels twice; the"
+    " paper's formula, which publishes bucket by bucket, gives the figure in brackets.\n"
+)
 
 
 def tell(
@@ -31,11 +35,12 @@ def tell(
     on_link = [] if link is None else study.on_link(traffics, link)
     console.print(_said(traffics[0]), highlight=False)
     console.print(_needs_table(found, cus))
-    console.print(_footnotes(found) + "\n", highlight=False)
+    console.print(_footnotes(found, traffics[0]) + "\n", highlight=False)
     console.print(_loads_table(carried))
     if link is not None:
         console.print(_link_table(on_link, link))
-    for line in (*_syncer(traffics), "", _meaning(found, cus)):
+        console.print(LATE, highlight=False)
+    for line in (*_syncer(traffics), "", _meaning(found, cus, traffics[0])):
         console.print(line, highlight=False)
     if plot:
         links = study.whole_range(found)
@@ -54,9 +59,11 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, consol
 
     plot_utilisation(curves, path)
     console.print(f"Drawn: {path}", highlight=False, soft_wrap=True)
-    if any(label.startswith(NAMES["decoupled"]) for label in curves):
-        held = f"{study.ENOUGH_ROUNDS:.0%}"
-        console.print(f"Its line for Decoupled begins where {held} of the rounds are held.", highlight=False)
+    held = f"{study.ENOUGH:.0%} of the rounds are held"
+    lines = [len(points) for label, points in curves.items() if label.startswith(NAMES["decoupled"])]
+    if lines:
+        where = "begins where" if any(lines) else "is missing: on none of these links"
+        console.print(f"Its line for Decoupled {where} {held}.", highlight=False)
 
 
 def number_table(title: str, names: Sequence[str], *, texts: int = 1) -> Table:
@@ -98,11 +105,40 @@ def _needs_table(found: Sequence[Need], cus: Sequence[float]) -> Table:
     return table
 
 
-def _footnotes(found: Sequence[Need]) -> str:
+def _footnotes(found: Sequence[Need], traffic: Traffic) -> str:
     note = "*Decoupled never waits; its columns are the share of its rounds that it holds."
-    if any(math.isinf(need.bits_per_s) for need in found):
+    never = {need.method for need in found if math.isinf(need.bits_per_s)}
+    if never - {"decoupled"}:
         note += f" {NEVER}: not on any link, because a ring of M sites passes M - 1 round trips (our model)."
+    if "decoupled" in never:
+        note += f" {NEVER}, for Decoupled: {_too_far(traffic)}."
+    elif any(_is_far(need, traffic) for need in found):
+        note += (
+            " Where Decoupled needs more than its mean traffic, the round trip is what limits: a fragment has"
+            " one round at a time, and it must be back before its next."
+        )
+    if traffic.rtt_s > traffic.overlap_steps * traffic.steps_between * traffic.step_s:
+        note += (
+            " Not counted: Atoll's syncer opens no round while tau others still wait for their headers, so"
+            " with a round trip as long as this it holds fewer, unless tau is larger."
+        )
     return note
+
+
+def _is_far(need: Need, traffic: Traffic) -> bool:
+    """Whether decoupled needs more than to carry its rounds, because each must be over in time."""
+    carries = need.cu * mean_bits_per_s("decoupled", replace(traffic, bits=need.bits))
+    return need.method == "decoupled" and need.closed_bits_per_s > carries * 1.001 and traffic.rtt_s > 0
+
+
+def _too_far(traffic: Traffic) -> str:
+    """Why no link is fast enough for decoupled."""
+    cycle = say_duration(traffic.interval_steps * traffic.step_s)
+    return (
+        f"a fragment has one round at a time, and a round takes at least the round trip of"
+        f" {say_duration(traffic.rtt_s)} where H steps take {cycle}; so at most {most_rounds(traffic):.1%} of"
+        " the rounds are held, on any link"
+    )
 
 
 def _loads_table(carried: Sequence[Load]) -> Table:
@@ -119,21 +155,28 @@ def _link_table(rows: Sequence[OnLink], link: float) -> Table:
     names = ("method", "bits", "utilisation", "wait per step", "rounds held", "steps late")
     table = number_table(f"On a link of {say_rate(link)}", names)
     for row in rows:
-        held, late = (
-            ("-", "-") if row.method != "decoupled" else (f"{row.pace:.0%}", str(row.staleness_steps))
-        )
+        held = late = "-"
+        if row.method == "decoupled":
+            held = f"{row.pace:.0%}" if row.pace >= 0.1 else f"{row.pace:.1%}"
+            late = f"{row.staleness_steps} ({row.bucketwise_staleness_steps})"
         wait = say_duration(row.stall_s) if row.stall_s else "-"
         table.add_row(NAMES[row.method], f"{row.bits:g}", f"{row.cu:.1%}", wait, held, late)
     return table
 
 
-def _meaning(found: Sequence[Need], cus: Sequence[float]) -> str:
+def _meaning(found: Sequence[Need], cus: Sequence[float], traffic: Traffic) -> str:
     """The table in plain words: the widest against the narrowest."""
     cu = SPOKEN_CU if SPOKEN_CU in cus else max(cus)
     lock_step = [need for need in found if need.method == "data-parallel" and need.cu == cu]
     decoupled = [need for need in found if need.method == "decoupled" and need.cu == cu]
     most = max(lock_step, key=lambda need: need.bits)
     least = min(decoupled, key=lambda need: need.bits)
+    if math.isinf(least.bits_per_s):
+        return (
+            f"Decoupled never waits, but it cannot hold {cu:.0%} of its rounds: {_too_far(traffic)}. A longer"
+            " interval would let it merge on time. Data-Parallel would wait for its round trips in every"
+            " step.\n"
+        )
     small = f"Decoupled with {least.bits:g} bits holds {cu:.0%} of its rounds on {say_rate(least.bits_per_s)}"
     if math.isinf(most.bits_per_s):
         big = f"Data-Parallel cannot compute {cu:.0%} of the time on any link, for its round trips"

@@ -78,8 +78,33 @@ def test_a_given_link_shows_who_waits_and_who_grows_stale(capsys):
     assert rows["data-parallel"]["cu"] < 0.02
     assert rows["decoupled"]["cu"] == 1.0
     assert rows["decoupled"]["pace"] == pytest.approx(2 / (12 * 16 / 36), rel=0.01)
-    assert rows["decoupled"]["staleness_steps"] >= 1
-    assert "On a link of 2 Gbit/s" in told(capsys, *flags)
+    late = rows["decoupled"]["staleness_steps"], rows["decoupled"]["bucketwise_staleness_steps"]
+    assert late == (4, 1), "a fragment takes 4 s, a step 1.5 s: 8 s there and back, or 4 s at once"
+    text = told(capsys, *flags)
+    assert "On a link of 2 Gbit/s" in text
+    assert "4 (1)" in text
+    assert "the paper's formula, which publishes bucket by bucket, gives the figure in brackets" in text
+
+
+def test_a_round_trip_that_limits_decoupled_is_said_to(capsys):
+    flags = ["--bits", "4", "--cu", "0.9,0.99", "--bandwidth", "2Gbit/s"]
+    found = answer(capsys, *flags, "--rtt", "1h")
+    assert {row["gbps"] for row in found["rows"]} == {None}
+    assert found["link"][3]["pace"] == pytest.approx(24 / 2401)
+    text = told(capsys, *flags, "--rtt", "1h")
+    assert "it cannot hold 90% of its rounds: a fragment has one round at a time" in text
+    assert "at most 1.0% of the rounds are held, on any link" in text
+    assert "holds 90% of its rounds on" not in text
+    assert "the round trip is what limits" in told(capsys, *flags, "--rtt", "35s")
+    near = told(capsys, *flags, "--rtt", "60ms")
+    assert "the round trip is what limits" not in near
+    assert "Not counted" not in near
+
+
+def test_each_width_is_told_once(capsys):
+    found = answer(capsys, "--bits", "16,16.0,16", "--cu", "0.9,0.9")
+    assert len(found["rows"]) == 4
+    assert len(found["settings"]) == 1
 
 
 def test_the_preset_of_table_4_lists_every_miss_with_both_values(capsys):
@@ -110,7 +135,13 @@ def test_the_preset_of_the_headline_says_what_is_inferred(capsys):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--cu", "0.5,0.9"], ["--preset", "headline"], ["--preset", "streaming-table4"]]
+    "flags",
+    [
+        ["--cu", "0.5,0.9"],
+        ["--rtt", "1h", "--cu", "0.9"],
+        ["--preset", "headline"],
+        ["--preset", "streaming-table4"],
+    ],
 )
 def test_it_draws_utilisation_against_bandwidth(capsys, tmp_path, flags):
     pytest.importorskip("matplotlib")
@@ -136,6 +167,10 @@ def test_it_draws_utilisation_against_bandwidth(capsys, tmp_path, flags):
         (["--fragments", "48"], "Set fragments to 24 or less"),
         (["--bandwidth", "fast"], "--bandwidth is 'fast'."),
         (["--rtt", "-1s"], "--rtt is -1."),
+        (["--params", "1e300"], "--params is 1e+300."),
+        (["--sites", "5k"], "Give at most 4096."),
+        (["--interval", "1e9", "--fragments", "1e9"], "Give at most 10,000."),
+        (["--bandwidth", "1e-300"], "--bandwidth is 1e-300 bit/s."),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(capsys, flags, what):

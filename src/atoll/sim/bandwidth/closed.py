@@ -15,7 +15,14 @@ for c; the tests hold them to the event model (timeline.py) within 1 % wherever 
 not, fragments come unevenly, and streaming with overlap needs somewhat more than its formula says.
 
 Decoupled never waits: its link must carry N bits every H steps in each direction, at the pace c. On a thinner
-link the fragments come later (staleness) and less often.
+link the fragments come later (staleness) and less often. A fragment has one round at a time, from one step
+boundary to another, so a round that takes longer than H steps cannot be held every H steps, on any link:
+
+    rounds held     min(1, H T B/(N bits), H/ceil((x + RTT)/T))                  x = N bits/(P B)
+
+There x is the way up alone: published bucket by bucket, a fragment comes down while it goes up. Atoll's own
+syncer publishes whole fragments, so that its rounds take 2x + RTT (`whole` below). That makes them later; it
+makes them fewer only with one or two fragments, or where the round trip is almost as long as H steps.
 
 All are ours, derived from the author's public timeline model. Units: bit/s, seconds, steps. Infinity means
 that no link is fast enough.
@@ -30,6 +37,7 @@ from atoll.sim.bandwidth.traffic import Traffic, check_method
 
 __all__ = [
     "mean_bits_per_s",
+    "most_rounds",
     "needed_bits_per_s",
     "peak_bits_per_s",
     "scavenging",
@@ -53,7 +61,7 @@ def needed_bits_per_s(method: str, traffic: Traffic, cu: float) -> float:
         )
     step_s, latency_s = traffic.step_s, traffic.ring_latency_s
     if method == "decoupled":
-        return cu * traffic.model_bits / (traffic.interval_steps * step_s)
+        return max(cu * mean_bits_per_s(method, traffic), _round_needs(traffic, cu))
     if method == "streaming":
         return _streaming_needed(traffic, cu)
     num_steps = 1 if method == "data-parallel" else traffic.interval_steps
@@ -81,14 +89,14 @@ def utilisation(method: str, traffic: Traffic, bits_per_s: float) -> float:
     return busy_s / (max(busy_s, busy_s - BACKWARD * step_s + whole_s) + latency_s)
 
 
-def staleness_steps(traffic: Traffic, bits_per_s: float) -> int:
+def staleness_steps(traffic: Traffic, bits_per_s: float, *, whole: bool = False) -> int:
     """Decoupled: steps by which a merged fragment arrives later than tau, on a link of this speed.
 
-    The syncer merges and publishes bucket by bucket, so that the way up and the way down overlap. A syncer
-    that must have the whole fragment before it publishes adds one more transfer.
+    The paper's syncer merges and publishes bucket by bucket, so that the way up and the way down overlap.
+    Atoll's has the whole fragment before it publishes: with `whole` set, it travels twice.
     """
     _check_link(bits_per_s)
-    way_s = traffic.model_bits / (traffic.fragments * bits_per_s) + traffic.rtt_s
+    way_s = _transfers(whole) * traffic.model_bits / (traffic.fragments * bits_per_s) + traffic.rtt_s
     return max(0, math.ceil(way_s / traffic.step_s - ROUNDING) - traffic.overlap_steps)
 
 
@@ -99,13 +107,17 @@ def mean_bits_per_s(method: str, traffic: Traffic) -> float:
     return (traffic.model_bits if method == "decoupled" else traffic.ring_bits) / period_s
 
 
-def peak_bits_per_s(method: str, traffic: Traffic) -> float:
-    """What the link must carry while it carries, so that nobody waits and nothing is later than tau."""
+def peak_bits_per_s(method: str, traffic: Traffic, *, whole: bool = False) -> float:
+    """What the link must carry while it carries, so that nobody waits and nothing is later than tau.
+
+    `whole` is that of staleness_steps.
+    """
     method = check_method(method)
     if method != "decoupled":
         return needed_bits_per_s(method, traffic, 1.0)
     way_s = traffic.overlap_steps * traffic.step_s - traffic.rtt_s
-    return max(mean_bits_per_s(method, traffic), _rate(traffic.model_bits / traffic.fragments, way_s, way_s))
+    bits = _transfers(whole) * traffic.model_bits / traffic.fragments
+    return max(mean_bits_per_s(method, traffic), _rate(bits, way_s, way_s))
 
 
 def syncer_bits_per_s(traffic: Traffic) -> float:
@@ -122,6 +134,21 @@ def scavenging(extra: float) -> float:
             "Give 0 or more; 1 is +100 %.",
         )
     return 1 / 2 + 1 / (2 * (1 + extra))
+
+
+def most_rounds(traffic: Traffic) -> float:
+    """Decoupled: the share of its rounds that the round trip leaves it on the fastest link."""
+    return min(1.0, traffic.interval_steps / max(1, math.ceil(traffic.rtt_s / traffic.step_s - ROUNDING)))
+
+
+def _round_needs(traffic: Traffic, cu: float) -> float:
+    """The link on which a fragment's round is over before its next, if this share of rounds is held."""
+    way_s = math.floor(traffic.interval_steps / cu + ROUNDING) * traffic.step_s - traffic.rtt_s
+    return _rate(traffic.model_bits / traffic.fragments, way_s, way_s)
+
+
+def _transfers(whole: bool) -> int:
+    return 2 if whole else 1
 
 
 def _streaming_needed(traffic: Traffic, cu: float) -> float:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.sim.bandwidth.closed import mean_bits_per_s, needed_bits_per_s, peak_bits_per_s
-from atoll.sim.bandwidth.timeline import Floats, play, thinnest_links
+from atoll.sim.bandwidth.closed import mean_bits_per_s, needed_bits_per_s, peak_bits_per_s, staleness_steps
+from atoll.sim.bandwidth.timeline import GRID, Floats, play, thinnest_links
 from atoll.sim.bandwidth.traffic import METHODS, Method, Traffic
 
 __all__ = [
     "CURVE_POINTS",
-    "ENOUGH_ROUNDS",
+    "ENOUGH",
     "NAMES",
     "Load",
     "Need",
@@ -38,7 +38,8 @@ NAMES: dict[Method, str] = {
 }
 """As the papers write them."""
 
-ENOUGH_ROUNDS = 0.9
+ENOUGH = 0.9
+"""Of the time, or of the rounds of decoupled: where a picture has its marks."""
 CURVE_POINTS = 160
 
 
@@ -81,6 +82,9 @@ class OnLink:
     stall_s: float
     pace: float
     staleness_steps: int
+    """Decoupled: Atoll's own, whose syncer publishes whole fragments."""
+    bucketwise_staleness_steps: int
+    """Decoupled: by the paper's formula, published bucket by bucket."""
 
 
 def needs(traffics: Sequence[Traffic], cus: Sequence[float]) -> list[Need]:
@@ -96,7 +100,12 @@ def needs(traffics: Sequence[Traffic], cus: Sequence[float]) -> list[Need]:
 def loads(traffics: Sequence[Traffic]) -> list[Load]:
     """Every method for every traffic, at full pace."""
     return [
-        Load(method, traffic.bits, mean_bits_per_s(method, traffic), peak_bits_per_s(method, traffic))
+        Load(
+            method,
+            traffic.bits,
+            mean_bits_per_s(method, traffic),
+            peak_bits_per_s(method, traffic, whole=True),
+        )
         for method in METHODS
         for traffic in traffics
     ]
@@ -108,20 +117,36 @@ def on_link(traffics: Sequence[Traffic], bits_per_s: float) -> list[OnLink]:
     for method in METHODS:
         for traffic in traffics:
             line = play(method, traffic, [bits_per_s])
-            stale = int(line.staleness_steps[0])
-            figures = (float(line.cu[0]), float(line.stall_s[0]), float(line.pace[0]), stale)
-            rows.append(OnLink(method, traffic.bits, *figures))
+            figures = (float(line.cu[0]), float(line.stall_s[0]), float(line.pace[0]))
+            late = (0, 0)
+            if method == "decoupled":
+                whole, bucketwise = (
+                    staleness_steps(traffic, bits_per_s, whole=whole) for whole in (True, False)
+                )
+                late = (whole, bucketwise)
+            rows.append(OnLink(method, traffic.bits, *figures, *late))
     return rows
 
 
 def whole_range(found: Sequence[Need]) -> Floats:
-    """Links from a third of the least need to three times the greatest: what a picture should show."""
-    finite = [need.bits_per_s for need in found if math.isfinite(need.bits_per_s)]
+    """Links from a third of the least need to three times the greatest: what a picture should show.
+
+    Those of the papers if no link meets any need.
+    """
+    finite = [need.bits_per_s for need in found if math.isfinite(need.bits_per_s)] or [GRID[0], GRID[-1]]
     return np.geomspace(min(finite) / 3, max(finite) * 3, CURVE_POINTS)
 
 
 def curve(method: Method, traffic: Traffic, links: Floats) -> list[tuple[float, float]]:
-    """Points (bit/s, CU) for a picture. Decoupled never waits: its line begins where it holds its rounds."""
-    line = play(method, traffic, links)
-    drawn = line.pace >= ENOUGH_ROUNDS if method == "decoupled" else line.cu >= 0
-    return [(float(rate), float(cu)) for rate, cu in zip(links[drawn], line.cu[drawn], strict=True)]
+    """Points (bit/s, CU) for a picture. Decoupled never waits: its line begins where it holds its rounds.
+
+    The link that reaches 90 % is a point of its own, so that a picture names the figure of the table.
+    """
+    (enough,) = thinnest_links(method, traffic, [ENOUGH])
+    if links[0] < enough < links[-1]:
+        links = np.union1d(links, [enough])
+    if method == "decoupled":
+        links = links[links >= enough]
+    if not len(links):
+        return []
+    return [(float(rate), float(cu)) for rate, cu in zip(links, play(method, traffic, links).cu, strict=True)]

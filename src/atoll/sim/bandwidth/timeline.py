@@ -12,8 +12,10 @@ rhythm, the answer is the second half of a long play.
 Decoupled is ours. Nobody waits: at a step boundary the learner copies the fragment that is due; it travels
 up, is merged and published bucket by bucket, travels down, and is adopted at the next boundary. A round that
 comes due while the link is full waits until the link is about to be free, and rounds that came due meanwhile
-are skipped, as the production scheduler skips them. So a thin link costs no compute. It costs rounds (`pace`,
-the share held of those that were due) and staleness.
+are skipped, as the production scheduler skips them. A fragment that is due while it is still under way has
+its next round when it is back, so a round of more than H steps is held less often than every H, however fast
+the link. So a thin or a long link costs no compute. It costs rounds (`pace`, the share held of those that
+were due) and staleness.
 
 Everything here is computed for many links at once: an array of bandwidths goes in, arrays come out.
 """
@@ -216,13 +218,16 @@ def _play_decoupled(traffic: Traffic, links: Floats) -> Timeline:
         peak = np.maximum(peak, (link.carried_bits(now + step_s) - carried) / step_s)
     lasted_s = num_steps * step_s
     mean = link.carried_bits(np.full_like(links, lasted_s)) / lasted_s
+    full = traffic.model_bits / (traffic.interval_steps * step_s)
+    own_steps = np.maximum(np.ceil((bits / links + way_back_s) / step_s - SAME), 1.0)
+    pace = np.minimum(np.minimum(mean / full, 1.0), traffic.interval_steps / own_steps)
     took = np.ceil(slowest_s / step_s - SAME).astype(np.int64)
     return Timeline(
         bits_per_s=links,
         cu=np.ones_like(links),
         stall_s=np.zeros_like(links),
-        pace=np.minimum(mean * traffic.interval_steps * step_s / traffic.model_bits, 1.0),
+        pace=pace,
         staleness_steps=np.maximum(took - traffic.overlap_steps, 0),
         peak_bits_per_s=peak,
-        mean_bits_per_s=mean,
+        mean_bits_per_s=np.minimum(mean, pace * full),
     )

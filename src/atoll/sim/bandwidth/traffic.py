@@ -29,6 +29,10 @@ Method = Literal["data-parallel", "diloco", "streaming", "decoupled"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 MAX_BITS = 64
+MAX_PARAMS = 1e15
+MAX_SITES = 4096
+MAX_STEPS = 10_000
+"""Of an interval. The event model plays several of them, step by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,12 @@ class Traffic:
         _above_zero("params", self.params, "There is nothing to send.", "12e9 for a model of 12B")
         _above_zero("step_s", self.step_s, "No step is that short.", "1.5 for a step of 1.5 seconds")
         _above_zero("bits", self.bits, "A parameter needs some bits on the wire.", "16, or 4 for four bits")
+        if self.params > MAX_PARAMS:
+            raise ConfigError(
+                f"params is {self.params:g}.",
+                "No model is that large.",
+                f"Give at most {MAX_PARAMS:g}; 12e9 is a model of 12B.",
+            )
         if self.bits > MAX_BITS:
             raise ConfigError(
                 f"bits is {self.bits:g}.",
@@ -78,12 +88,24 @@ class Traffic:
                 "One site alone has nobody to send to: a ring of one carries nothing.",
                 "Give at least 2 sites.",
             )
+        if self.sites > MAX_SITES:
+            raise ConfigError(
+                f"sites is {self.sites:,}.",
+                "Each is a data centre that trains the same model.",
+                f"Give at most {MAX_SITES}.",
+            )
 
     def _check_schedule(self) -> None:
         for name in ("interval_steps", "fragments"):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}.", "Nothing would ever be sent.", "Give at least 1."
+                )
+            if getattr(self, name) > MAX_STEPS:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name):,}.",
+                    "The event model plays an interval step by step and would take too long.",
+                    f"Give at most {MAX_STEPS:,}.",
                 )
         if self.fragments > self.interval_steps:
             raise ConfigError(

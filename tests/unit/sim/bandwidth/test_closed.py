@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from atoll.errors import ConfigError
 from atoll.sim.bandwidth.closed import (
     mean_bits_per_s,
+    most_rounds,
     needed_bits_per_s,
     peak_bits_per_s,
     scavenging,
@@ -141,6 +142,43 @@ def test_decoupled_never_waits_and_grows_stale_instead():
     assert staleness_steps(PLAIN, on_time / 30) == 28
     assert staleness_steps(replace(PLAIN, rtt_s=1.5), on_time) == 1
     assert utilisation("decoupled", PLAIN, on_time / 30) == 1.0
+
+
+def test_a_syncer_that_publishes_whole_fragments_sends_them_twice():
+    on_time = needed_bits_per_s("decoupled", PLAIN, 1.0)  # a fragment in one step
+    assert staleness_steps(PLAIN, on_time, whole=True) == 0, "up in one step, down in another: tau"
+    assert staleness_steps(PLAIN, on_time / 2) == 0
+    assert staleness_steps(PLAIN, on_time / 2, whole=True) == 2
+    assert staleness_steps(replace(PLAIN, rtt_s=1.5), on_time, whole=True) == 2, "one round trip, not two"
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.5])
+def test_on_a_link_of_its_peak_nothing_is_late(rtt_s):
+    traffic = replace(PLAIN, rtt_s=rtt_s, interval_steps=96)
+    for whole in (False, True):
+        peak = peak_bits_per_s("decoupled", traffic, whole=whole)
+        assert staleness_steps(traffic, peak, whole=whole) == 0
+        assert staleness_steps(traffic, peak * 0.99, whole=whole) == 1
+    assert peak == pytest.approx(2 * peak_bits_per_s("decoupled", traffic))
+
+
+@pytest.mark.parametrize("fragments", [1, 4, 24])
+@pytest.mark.parametrize("rtt_s", [0.0, 20.0, 23.0, 24.5, 25.5, 29.5, 99.5])
+def test_a_fragment_has_one_round_at_a_time_by_formula_and_by_events(rtt_s, fragments):
+    far = replace(PLAIN, rtt_s=rtt_s, fragments=fragments)  # 24 steps of one second
+    cus = (0.2, 0.5, 0.8, 0.9, 0.99)
+    for cu, played in zip(cus, thinnest_links("decoupled", far, cus), strict=True):
+        formula = needed_bits_per_s("decoupled", far, cu)
+        assert formula == played or formula == pytest.approx(played, rel=0.01), cu
+        assert math.isinf(formula) == (most_rounds(far) < cu), "a round trip alone is too long"
+
+
+def test_a_round_trip_longer_than_the_interval_costs_rounds_on_any_link():
+    assert most_rounds(PLAIN) == most_rounds(replace(PLAIN, rtt_s=24.0)) == 1.0
+    assert most_rounds(replace(PLAIN, rtt_s=48.0)) == 0.5
+    assert needed_bits_per_s("decoupled", replace(PLAIN, rtt_s=3600.0), 0.01) == math.inf
+    near = needed_bits_per_s("decoupled", replace(PLAIN, rtt_s=23.0), 0.99)
+    assert near == pytest.approx(PLAIN.model_bits / 24 / 1.0), "a second is left for the fragment"
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

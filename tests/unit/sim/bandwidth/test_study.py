@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from atoll.sim.bandwidth.closed import mean_bits_per_s
 from atoll.sim.bandwidth.study import Need, curve, loads, needs, on_link, whole_range
+from atoll.sim.bandwidth.timeline import GRID, thinnest_links
 from atoll.sim.bandwidth.traffic import METHODS, Traffic
 
 WIDE = Traffic(params=1e9, step_s=1.0, bits=16)
@@ -57,5 +59,28 @@ def test_a_picture_shows_every_need():
 def test_the_line_of_decoupled_begins_where_it_holds_its_rounds():
     on_time = mean_bits_per_s("decoupled", WIDE)
     links = on_time * np.array([0.1, 0.5, 0.95, 10.0])
-    assert curve("decoupled", WIDE, links) == [(pytest.approx(0.95 * on_time), 1.0), (10 * on_time, 1.0)]
-    assert len(curve("diloco", WIDE, links)) == 4
+    (enough,) = thinnest_links("decoupled", WIDE, [0.9])
+    rates = [rate for rate, cu in curve("decoupled", WIDE, links) if cu == 1.0]
+    assert rates == [enough, *links[2:]], "the figure of the table, not the next link that is drawn"
+    assert [rate for rate, _ in curve("decoupled", WIDE, links[2:])] == list(links[2:])
+    assert curve("decoupled", WIDE, links[:2]) == []
+
+
+def test_the_lines_of_the_others_pass_through_the_link_that_the_table_names():
+    links = np.array([1e8, 1e13])
+    for method in METHODS[:3]:
+        (enough,) = thinnest_links(method, WIDE, [0.9])
+        assert curve(method, WIDE, links)[1] == (enough, pytest.approx(0.9, abs=1e-3))
+
+
+def test_what_a_link_makes_late_is_told_as_ours_and_as_the_papers():
+    link = mean_bits_per_s("decoupled", WIDE) / 2
+    late = [(row.staleness_steps, row.bucketwise_staleness_steps) for row in on_link([WIDE], link)]
+    assert late == [(0, 0), (0, 0), (0, 0), (2, 0)]
+
+
+def test_where_no_link_is_fast_enough_a_picture_shows_the_papers_links():
+    far = replace(WIDE, rtt_s=3600.0)
+    links = whole_range(needs([far], [0.9]))
+    assert (links[0], links[-1]) == (pytest.approx(GRID[0] / 3), pytest.approx(3 * GRID[-1]))
+    assert curve("decoupled", far, links) == []

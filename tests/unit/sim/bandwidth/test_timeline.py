@@ -111,6 +111,36 @@ def test_a_round_trip_makes_fragments_of_decoupled_late():
         assert play("decoupled", replace(PLAIN, rtt_s=rtt_s), [1e15]).staleness_steps[0] == late
 
 
+def fragment_by_fragment(traffic: Traffic, link: float, cycles: int = 400) -> float:
+    """Rounds held / rounds due: each fragment due every H steps, in one round at most, one link for all."""
+    steps, payload_s = traffic.interval_steps, traffic.model_bits / traffic.fragments / link
+    due: dict[int, None] = {}
+    back_s = [0.0] * traffic.fragments
+    free_s, held = 0.0, 0
+    for step in range(cycles * steps):
+        now_s = step * traffic.step_s
+        for fragment in range(traffic.fragments):
+            if step % steps == fragment * steps // traffic.fragments:
+                due[fragment] = None
+        for fragment in list(due):
+            if back_s[fragment] <= now_s + 1e-9 and free_s < now_s + traffic.step_s:
+                free_s = max(free_s, now_s) + payload_s
+                back_s[fragment] = free_s + payload_s / 128 + traffic.rtt_s
+                held += 1
+                del due[fragment]
+    return held / (cycles * traffic.fragments)
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 1.0, 33.0, 40.0, 100.0, 400.0])
+@pytest.mark.parametrize("speed", [0.3, 1.2, 50.0])
+def test_rounds_held_are_those_of_fragments_played_one_by_one(rtt_s, speed):
+    far = replace(PLAIN, rtt_s=rtt_s)
+    link = speed * PLAIN.model_bits / (PLAIN.interval_steps * PLAIN.step_s)
+    line = play("decoupled", far, [link])
+    assert line.pace[0] == pytest.approx(fragment_by_fragment(far, link), rel=0.03)
+    assert line.mean_bits_per_s[0] == pytest.approx(line.pace[0] * link / speed, rel=0.01)
+
+
 def test_the_grid_is_that_of_the_paper():
     assert len(GRID) == 50
     assert GRID[0] == pytest.approx(0.1e9)

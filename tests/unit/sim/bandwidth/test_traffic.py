@@ -15,6 +15,10 @@ from atoll.sim.bandwidth.traffic import Traffic
     [
         ({"params": -1e9}, "params is -1000000000.0"),
         ({"params": math.inf}, "params is inf"),
+        ({"params": 1e16}, "No model is that large"),
+        ({"sites": 4097}, "Give at most 4096"),
+        ({"interval_steps": 10_001}, "interval_steps is 10,001"),
+        ({"interval_steps": 10**9, "fragments": 10**9}, "Give at most 10,000"),
         ({"step_s": 0.0}, "step_s is 0.0"),
         ({"bits": 0}, "bits is 0"),
         ({"bits": 16e9}, "bits is 1.6e"),
@@ -28,7 +32,7 @@ from atoll.sim.bandwidth.traffic import Traffic
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(change, what):
-    with pytest.raises(ConfigError, match=what.replace(".", r"\.")):
+    with pytest.raises(ConfigError, match=what):
         Traffic(**({"params": 1e9, "step_s": 1.0} | change))
 
 
