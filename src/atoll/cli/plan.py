@@ -79,11 +79,12 @@ def _print(console: Console, found: Plan) -> None:
 
 
 def _print_recommendation(console: Console, found: Plan) -> None:
-    from atoll.sim.plan.explain import reasons
+    from atoll.sim.plan.explain import reasons, verdict
     from atoll.sim.plan.plan import SETTINGS
 
     goal = "money" if found.world.money else "time"
-    table = _table(f"Recommended, for the least {goal} to the loss of lock-step", header=False)
+    what = f": {verdict(found)}" if found.best.candidate.is_alone else ""
+    table = _table(escape(f"Recommended, for the least {goal} to the loss of lock-step{what}"), header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(no_wrap=True, style="bold green")
     table.add_column(overflow="fold")
@@ -103,9 +104,10 @@ def _print_expected(console: Console, found: Plan) -> None:
     for name in ("", "this plan", "lock-step", f"{locked.alone_name} alone"):
         table.add_column(escape(name), justify="left" if not name else "right", no_wrap=True)
     fast, slow = found.time_range_s
+    gap_range = f"{say_duration(fast)} .. {say_duration(slow)}"
     rows = [
         ("time to the loss", *(map(say_duration, (best.time_s, locked.time_s, locked.alone_time_s)))),
-        ("  gap -/+ its uncertainty", f"{say_duration(fast)} .. {say_duration(slow)}", "", ""),
+        *([("  gap -/+ its uncertainty", gap_range)] if slow > fast else []),
         ("money to the loss", *(_money(found, cost) for cost in (best.cost, locked.cost, locked.alone_cost))),
         (
             "tokens/s",
@@ -115,24 +117,30 @@ def _print_expected(console: Console, found: Plan) -> None:
         ("a step takes", say_duration(best.crew.step_s), say_duration(locked.step_s), ""),
         ("goodput", percent(best.crew.goodput, 2), percent(locked.goodput, 2), ""),
         ("  left after waiting for links", "all", percent(locked.utilisation, 2), ""),
-        ("uptime, of one / of K", f"{percent(whole.uptime_one, 2)} / {percent(whole.uptime_quorum, 2)}"),
-        ("K step, the syncer is there", percent(whole.merging, 2)),
         ("participation", percent(whole.participation, 2)),
-        ("staleness beyond tau", f"{best.staleness} steps"),
-        ("syncer, in and out", _syncer(found)),
+        *_syncer_rows(found),
     ]
     for row in rows:
         table.add_row(*row)
     console.print(table)
 
 
-def _syncer(found: Plan) -> str:
+def _syncer_rows(found: Plan) -> list[tuple[str, str]]:
+    from atoll.sim.plan.explain import percent
     from atoll.sim.plan.links import merge_cores
     from atoll.sim.units import say_rate
 
     best, crew = found.best, found.best.crew
+    one, quorum = percent(crew.uptimes[1], 2), percent(crew.uptimes[crew.quorum], 2)
+    if best.candidate.is_alone:
+        return [("uptime", one), ("syncer", "none is needed")]
     cores = merge_cores(found.world.spec.model.params, crew.learners, crew.step_s * best.candidate.interval)
-    return f"{say_rate(best.syncer_bits_per_s)}, {cores:.1f} cores"
+    return [
+        ("uptime, of one / of K", f"{one} / {quorum}"),
+        ("K step, the syncer is there", percent(crew.merging, 2)),
+        ("staleness beyond tau", f"{best.staleness} steps"),
+        ("syncer, in and out", f"{say_rate(best.syncer_bits_per_s)}, {cores:.1f} cores"),
+    ]
 
 
 def _print_islands(console: Console, found: Plan) -> None:
@@ -154,9 +162,10 @@ def _print_islands(console: Console, found: Plan) -> None:
         if share is None:
             table.add_row(name, "-", "-", f"- / {say_rate(site.link_bits_per_s)}", words)
             continue
-        link = links[site.name]
         batch = site.rate / share.parts * best.crew.step_s
-        carried = f"{say_rate(link.needed_bits_per_s)} / {say_rate(link.available_bits_per_s)}"
+        carried = f"- / {say_rate(site.link_bits_per_s)}"
+        if link := links.get(site.name):
+            carried = f"{say_rate(link.needed_bits_per_s)} / {say_rate(link.available_bits_per_s)}"
         table.add_row(name, str(share.used * share.parts), say_count(round(batch)), carried, words)
     console.print(table)
 
@@ -174,6 +183,8 @@ def _print_arithmetic(console: Console, found: Plan) -> None:
         table.add_row(line.what, line.working, f"= {line.shown}")
     console.print(table)
     locked = found.lock_step
+    if found.best.candidate.is_alone:
+        return
     console.print(
         f"Against lock-step on {escape(locked.alone_name)} alone, which needs no link: "
         f"{locked.alone_time_s / found.best.time_s:.3g} times faster. The authors' figure for 12B over four "
@@ -202,9 +213,11 @@ def _print_candidates(console: Console, found: Plan) -> None:
 
 
 def _settings(outcome: Outcome) -> list[str]:
-    candidate = outcome.candidate
-    numbers = (candidate.learners, candidate.quorum, candidate.interval, candidate.fragments)
-    return [*map(str, numbers), str(candidate.overlap), candidate.codec]
+    from atoll.sim.plan.plan import setting
+
+    names = ("learners", "quorum", "interval", "fragments", "overlap", "codec")
+    values = [setting(outcome.candidate, name) for name in names]
+    return ["-" if value is None else str(value) for value in values]
 
 
 def _print_changes(console: Console, found: Plan) -> None:
@@ -228,23 +241,30 @@ def _print_rest(console: Console, found: Plan) -> None:
     from atoll.sim.plan.pace import REPETITIONS
     from atoll.sim.plan.quality import token_exponent
 
-    paces, gap = found.world.paces, found.best.crew.gap
+    paces, gap, is_alone = found.world.paces, found.best.crew.gap, found.best.candidate.is_alone
     basis = "extrapolated by us from" if gap.is_extrapolated else "from"
-    console.print("[bold]For atoll syncer --config[/bold]\n")
-    console.print(config_snippet(found), markup=False)
+    source = f"by M and size is {basis} Table 4 of arXiv:2503.09799 (+- {100 * gap.uncertainty:.2f} points)"
+    if is_alone:
+        source = "of plans with a syncer is from Table 4 of arXiv:2503.09799, beyond it extrapolated by us"
+    else:
+        console.print("[bold]For atoll syncer --config[/bold]\n")
+        console.print(config_snippet(found), markup=False)
     console.print(
         f"[bold]Simulated[/bold]: failures, returns and pauses of {paces.num_distinct} distinct fleets over "
-        f"{paces.horizon_s / 86400:.3g} days, {REPETITIONS} times: goodput, uptime, participation.\n"
-        "[bold]Closed forms[/bold]: bandwidth, staleness, lock-step's wait for its links.\n"
-        f"[bold]Quality[/bold]: the gap by M and size is {basis} Table 4 of arXiv:2503.09799 "
-        f"(+- {100 * gap.uncertainty:.2f} points), and becomes tokens by "
+        f"{paces.horizon_s / 86400:.3g} days, {REPETITIONS} times: goodput and uptime of each learner, "
+        "participation.\n"
+        "[bold]Closed forms[/bold]: shocks, uptime of all learners together, bandwidth, staleness, "
+        "lock-step's wait for its links.\n"
+        f"[bold]Quality[/bold]: the gap {source}, and becomes tokens by "
         f"loss ~ tokens^-{token_exponent():.3f}, half the slope of its Data-Parallel row. That exponent, and "
         "the costs of H above 30, of codecs and of late merges, are rules of ours (sim/plan/quality.py)."
     )
 
 
 def _money(found: Plan, cost: float) -> str:
-    return f"{cost:,.0f}" if found.world.spec.has_prices else "-"
+    if not found.world.spec.has_prices:
+        return "-"
+    return f"{cost:,.0f}" if cost < 1e12 else f"{cost:.3g}"
 
 
 def _table(title: str, *, header: bool = True) -> Table:

@@ -114,6 +114,25 @@ def test_money_leaves_out_what_is_dear(capsys, fleet_file):
     assert by_money["expected"]["time_s"] > by_time["expected"]["time_s"]
 
 
+def test_where_one_island_alone_is_cheapest_no_syncer_is_paid_for(capsys):
+    answer, tables = plan(capsys, str(FLEETS / "four-regions.toml"), "--money")
+    chosen, alone = answer["recommendation"], answer["lock_step"]["best_island_alone"]
+    assert chosen["verdict"] == "train on texas alone, no syncer needed"
+    assert (chosen["learners"], chosen["needs_syncer"], chosen["interval"]) == (1, False, None)
+    assert answer["expected"]["cost"] == pytest.approx(alone["cost"])
+    assert answer["config"] is None
+    assert "train on texas alone, no syncer needed" in tables
+    assert "atoll syncer --config" not in tables
+    assert max(len(line) for line in tables.splitlines()) <= 100
+
+
+def test_amounts_as_large_as_can_be_are_not_printed_digit_by_digit(capsys, tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text(text(island("a", price=1e15, flops="1M"), island("b", price=1e15), params="1000T"))
+    _, tables = plan(capsys, str(path))
+    assert max(len(word) for word in tables.replace("─", " ").split()) < 40
+
+
 def test_the_same_seed_gives_the_same_answer(capsys, fleet_file):
     first, second = (plan(capsys, fleet_file, "--seed", "4") for _ in range(2))
     assert first == second
@@ -141,7 +160,12 @@ def test_a_fleet_without_prices_has_no_money(capsys, tmp_path):
         ("", [], "has no islands"),
         (text(island("a", chips=-1)), [], "island a: chips is -1"),
         (text(island("a", mtbi=0)), [], "island a: mtbi is 0"),
-        (text(island("a", up="1kbit/s")), [], "No plan works on this fleet"),
+        (text(island("a"), params="1e300"), [], "model: params is 1e+300"),
+        (
+            text(island("a"), more='[[shock]]\nname = "x"\nevery = 1\nshare = 1\nreturns = "1y"\n'),
+            [],
+            "No plan works on this fleet",
+        ),
         (text(island("a", price=None)), ["--money"], "island a has no price"),
         (text(island("a")), ["--seed", "-1"], "--seed is -1"),
     ],

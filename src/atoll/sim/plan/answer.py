@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from atoll.sim.plan.evaluate import Outcome
-from atoll.sim.plan.explain import config_snippet, loses, name_layout, reasons, why_worse, worth_in_words
+from atoll.sim.plan.explain import (
+    config_snippet,
+    loses,
+    name_layout,
+    reasons,
+    verdict,
+    why_worse,
+    worth_in_words,
+)
 from atoll.sim.plan.links import merge_cores
-from atoll.sim.plan.plan import SETTINGS, Change, Plan, Worth
+from atoll.sim.plan.plan import SETTINGS, Change, Plan, Worth, setting
 from atoll.sim.plan.quality import token_exponent
 
 __all__ = ["as_json"]
@@ -20,7 +28,12 @@ def as_json(plan: Plan) -> dict[str, Any]:
     best = plan.best
     return {
         "objective": "money" if plan.world.money else "time",
-        "recommendation": _settings(best) | {"islands": name_layout(plan.world.spec, best.candidate.layout)},
+        "recommendation": _settings(best)
+        | {
+            "islands": name_layout(plan.world.spec, best.candidate.layout),
+            "needs_syncer": not best.candidate.is_alone,
+            "verdict": verdict(plan),
+        },
         "reasons": reasons(plan),
         "expected": _expected(plan),
         "lock_step": _lock_step(plan),
@@ -35,15 +48,24 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "simulated": {
             "distinct_fleets": plan.world.paces.num_distinct,
             "days": plan.world.paces.horizon_s / 86400,
-            "what": ["goodput", "uptime", "participation", "merging"],
+            "what": ["goodput of each learner", "uptime of each learner", "participation", "goodput_whole"],
         },
-        "estimated": ["links", "staleness", "lock-step's wait for links", "gap", "tokens"],
-        "config": config_snippet(plan),
+        "estimated": [
+            "shocks",
+            "uptime, uptime_quorum and merging of all learners together",
+            "links",
+            "staleness",
+            "lock-step's wait for links",
+            "gap",
+            "tokens",
+        ],
+        "config": None if best.candidate.is_alone else config_snippet(plan),
     }
 
 
 def _settings(outcome: Outcome) -> dict[str, Any]:
-    return {name: getattr(outcome.candidate, name) for name in SETTINGS}
+    """Every setting; null for what one learner alone does not have."""
+    return {name: setting(outcome.candidate, name) for name in SETTINGS}
 
 
 def _expected(plan: Plan) -> dict[str, Any]:
@@ -52,9 +74,9 @@ def _expected(plan: Plan) -> dict[str, Any]:
     return {
         "goodput": crew.goodput,
         "goodput_whole": whole.goodput,
-        "uptime": whole.uptime_one,
-        "uptime_quorum": whole.uptime_quorum,
-        "merging": whole.merging,
+        "uptime": crew.uptimes[1],
+        "uptime_quorum": crew.uptimes[crew.quorum],
+        "merging": None if best.candidate.is_alone else crew.merging,
         "participation": whole.participation,
         "tokens_per_s": crew.tokens_per_s,
         "step_s": crew.step_s,
@@ -70,9 +92,9 @@ def _expected(plan: Plan) -> dict[str, Any]:
         "cost": best.cost,
         "cost_per_h": crew.price_per_h,
         "syncer_gbps": best.syncer_bits_per_s / 1e9,
-        "syncer_cores": merge_cores(
-            plan.world.spec.model.params, crew.learners, crew.step_s * best.candidate.interval
-        ),
+        "syncer_cores": 0.0
+        if best.candidate.is_alone
+        else merge_cores(plan.world.spec.model.params, crew.learners, crew.step_s * best.candidate.interval),
         "links": [
             {
                 "island": link.island,
@@ -111,7 +133,7 @@ def _candidate(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "cost": outcome.cost,
         "tokens_per_s": outcome.crew.tokens_per_s,
         "goodput": outcome.crew.goodput,
-        "uptime": plan.whole[outcome.candidate.layout].uptime_one,
+        "uptime": outcome.crew.uptimes[1],
         "loses": loses(plan.best, outcome),
         "why": "the best" if outcome is plan.best else why_worse(plan.world, plan.best, outcome),
     }

@@ -4,6 +4,9 @@ Tokens per second are those of its islands times their simulated goodput. Learne
 in proportion to their speed, so that all step at one pace. Every T seconds a step; every H steps each
 fragment goes up and down each link once. Tokens needed are those of lock-step times what the gap, H, the
 codec and late merges cost. Time is one divided by the other.
+
+One learner alone is lock-step within its island: it needs no syncer, no link and no rounds, pays for none
+of them, and loses nothing to H, codecs or late merges.
 """
 
 from __future__ import annotations
@@ -27,12 +30,23 @@ from atoll.sim.plan.quality import (
 )
 from atoll.sim.units import HOUR, say_rate
 
-__all__ = ["CODECS", "INTERVALS", "Candidate", "Crew", "Outcome", "World", "evaluate", "muster"]
+__all__ = [
+    "CODECS",
+    "INTERVALS",
+    "Candidate",
+    "Crew",
+    "Outcome",
+    "World",
+    "evaluate",
+    "every_setting",
+    "muster",
+]
 
 INTERVALS = (12, 24, 48, 96, 192)
 CODECS = tuple(BITS)
+NO_CODEC = "none"
 QUORUM_MAY_COST = 0.001
-"""K is the largest, up to half of the learners, that is missed for at most this share of the time."""
+"""K is the largest, up to half of M, that is missed for at most this share of the time in which any step."""
 SMALLEST_FRAGMENT = 1e6
 """Parameters; below that a round is mostly overhead (ours)."""
 USUAL_OVERLAP = 2
@@ -54,7 +68,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What would be set."""
+    """What would be set. One learner alone has no rounds: 0 for all that only rounds have."""
 
     layout: Layout
     learners: int
@@ -64,6 +78,11 @@ class Candidate:
     overlap: int
     codec: str
     channels: int
+
+    @property
+    def is_alone(self) -> bool:
+        """One learner: no syncer is needed."""
+        return self.learners == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,8 @@ class Crew:
     """Share of chip time spent on useful steps."""
     uptimes: tuple[float, ...]
     """uptimes[k]: share of time in which at least k step."""
+    merging: float
+    """Share of time in which K step and the syncer is there."""
     price_per_h: float
     gap: Gap
     links: tuple[tuple[str, int, float, float], ...]
@@ -127,10 +148,7 @@ def muster(world: World, layout: Layout) -> Crew:
     busy = sum(share.used * site.chips * g for (share, site), g in zip(shares, goodputs, strict=True))
     learners = sum(share.used * share.parts for share in layout)
     uptimes = at_least(
-        tuple(
-            (world.paces.uptime(share.site, share.parts, world.mtbi_factor), share.used * share.parts)
-            for share in layout
-        )
+        tuple(world.paces.group(share.site, share.used, share.parts, world.mtbi_factor) for share in layout)
     )
     quorum = _quorum(uptimes)
     links = tuple(
@@ -151,7 +169,9 @@ def muster(world: World, layout: Layout) -> Crew:
         tokens_per_s=useful * uptimes[quorum] / uptimes[1] if uptimes[1] else 0.0,
         goodput=busy / chips,
         uptimes=uptimes,
-        price_per_h=sum(share.used * site.price_per_h for share, site in shares) + spec.syncer.price,
+        merging=uptimes[quorum] * spec.syncer.uptime,
+        price_per_h=sum(share.used * site.price_per_h for share, site in shares)
+        + (spec.syncer.price if learners > 1 else 0.0),
         gap=gap_to_lock_step(spec.model.params, learners),
         links=links,
         channels=max(channels_for(rate / parts, rtt_s) for _, parts, rate, rtt_s in links),
@@ -163,12 +183,14 @@ def evaluate(world: World, crew: Crew, interval: int, codec: str) -> Outcome | s
     spec, params = world.spec, world.spec.model.params
     if not crew.tokens_per_s > 0:
         return "no learner ever steps"
+    if crew.learners == 1:
+        return _alone(world, crew)
     fragments = _fragments(params, interval)
     traffic = Traffic(
         params=params,
         step_s=crew.step_s,
         bits=BITS[codec],
-        sites=max(2, crew.learners),
+        sites=crew.learners,
         interval_steps=interval,
         fragments=fragments,
         overlap_steps=0,
@@ -180,7 +202,7 @@ def evaluate(world: World, crew: Crew, interval: int, codec: str) -> Outcome | s
             f"the link of {full.island} would have to carry {say_rate(full.needed_bits_per_s)} "
             f"and carries {say_rate(full.available_bits_per_s)}"
         )
-    aggregate = syncer_bits_per_s(traffic) * crew.learners / traffic.sites
+    aggregate = syncer_bits_per_s(traffic)
     limit = spec.syncer.bits_per_s
     if limit is not None and aggregate / 2 > limit:
         return (
@@ -213,14 +235,43 @@ def evaluate(world: World, crew: Crew, interval: int, codec: str) -> Outcome | s
     )
 
 
+def every_setting(world: World, crew: Crew) -> list[Outcome | str]:
+    """What a layout comes to with every H and codec; one learner alone has neither."""
+    if crew.learners == 1:
+        return [evaluate(world, crew, INTERVALS[0], CODECS[0])]
+    return [evaluate(world, crew, interval, codec) for interval in INTERVALS for codec in CODECS]
+
+
+def _alone(world: World, crew: Crew) -> Outcome:
+    """Lock-step within one island, whatever its link is."""
+    tokens = world.spec.model.tokens
+    time_s = tokens / crew.tokens_per_s
+    cost = time_s / HOUR * crew.price_per_h
+    return Outcome(
+        candidate=Candidate(crew.layout, 1, 1, 0, 0, 0, NO_CODEC, 0),
+        crew=crew,
+        links=(),
+        syncer_bits_per_s=0.0,
+        way_steps=0,
+        late=0.0,
+        gap=0.0,
+        setting_cost=0.0,
+        tokens=tokens,
+        time_s=time_s,
+        cost=cost,
+        score=cost if world.money else time_s,
+    )
+
+
 def _way_steps(traffic: Traffic, bits_per_s: float, rtt_s: float) -> int:
     """Up, merged, down: Atoll's syncer publishes a fragment when it has all of it, so it travels twice."""
-    return max(1, staleness_steps(replace(traffic, rtt_s=rtt_s, overlap_steps=0), bits_per_s / 2))
+    return max(1, staleness_steps(replace(traffic, rtt_s=rtt_s, overlap_steps=0), bits_per_s, whole=True))
 
 
 def _quorum(uptimes: tuple[float, ...]) -> int:
     half = math.ceil((len(uptimes) - 1) / 2)
-    return max((k for k in range(1, half + 1) if uptimes[1] - uptimes[k] <= QUORUM_MAY_COST), default=1)
+    most = QUORUM_MAY_COST * uptimes[1]
+    return max((k for k in range(1, half + 1) if uptimes[1] - uptimes[k] <= most), default=1)
 
 
 def _fragments(params: float, interval: int) -> int:

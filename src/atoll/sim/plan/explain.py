@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from atoll.sim.plan.evaluate import CODECS, INTERVALS, QUORUM_MAY_COST, Outcome, World, evaluate, muster
+from atoll.sim.plan.evaluate import (
+    CODECS,
+    INTERVALS,
+    QUORUM_MAY_COST,
+    Outcome,
+    World,
+    evaluate,
+    every_setting,
+    muster,
+)
 from atoll.sim.plan.fleet_file import FleetSpec
 from atoll.sim.plan.layouts import Layout, layouts_of
 from atoll.sim.plan.links import BITS, STREAM_BITS
 from atoll.sim.plan.plan import Plan, Worth, used_of
-from atoll.sim.plan.quality import tokens_factor
+from atoll.sim.plan.quality import MEASURED_INTERVAL, tokens_factor
 from atoll.sim.units import say_count, say_duration, say_rate
 
-__all__ = ["config_snippet", "loses", "name_layout", "percent", "reasons", "why_worse", "worth_in_words"]
+__all__ = [
+    "config_snippet",
+    "loses",
+    "name_layout",
+    "percent",
+    "reasons",
+    "verdict",
+    "why_worse",
+    "worth_in_words",
+]
 
 NO_DIFFERENCE = 0.0005
 
 
 def reasons(plan: Plan) -> dict[str, str]:
-    """One sentence for each setting of the recommendation, by its letter."""
+    """One sentence for each setting of the recommendation, by its letter; one learner alone has only M."""
+    if plan.best.candidate.is_alone:
+        return {"M": _why_learners(plan)}
     return {
         "M": _why_learners(plan),
         "K": _why_quorum(plan),
@@ -26,6 +46,14 @@ def reasons(plan: Plan) -> dict[str, str]:
         "codec": _why_codec(plan),
         "channels": _why_channels(plan),
     }
+
+
+def verdict(plan: Plan) -> str:
+    """The recommendation in a few words: which islands, and with a syncer or without."""
+    islands = name_layout(plan.world.spec, plan.best.candidate.layout)
+    if plan.best.candidate.is_alone:
+        return f"train on {islands} alone, no syncer needed"
+    return f"train on {islands} with a syncer"
 
 
 def name_layout(spec: FleetSpec, layout: Layout) -> str:
@@ -76,7 +104,7 @@ def worth_in_words(plan: Plan, worth: Worth) -> str:
     if isinstance(worth.with_it, str):
         return f"no: {worth.with_it}"
     if isinstance(worth.without, str):
-        return "yes: it is the only one"
+        return "yes: the plan is this island alone"
     if worth.is_even:
         with_it, without = (
             outcome.time_s if plan.world.money else outcome.cost for outcome in (worth.with_it, worth.without)
@@ -91,6 +119,8 @@ def worth_in_words(plan: Plan, worth: Worth) -> str:
 def config_snippet(plan: Plan) -> str:
     """The settings as config.toml for `atoll syncer --config`."""
     chosen = plan.best.candidate
+    if chosen.is_alone:
+        return "# One learner alone: no syncer is needed, and there is nothing to configure.\n"
     ticks = max(1, round(plan.best.tokens / plan.world.spec.model.batch))
     return f"""[sync]
 num_learners = {chosen.learners}      # M
@@ -113,7 +143,8 @@ ticks = {ticks}  # steps to the loss of lock-step, by this plan
 
 def _setting_words(best: Outcome, other: Outcome) -> str:
     words = []
-    if best.candidate.interval != other.candidate.interval:
+    usual = MEASURED_INTERVAL if best.candidate.is_alone else 0
+    if best.candidate.interval != other.candidate.interval > usual:
         words.append(f"H = {other.candidate.interval}")
     if best.candidate.codec != other.candidate.codec:
         words.append(other.candidate.codec)
@@ -123,13 +154,12 @@ def _setting_words(best: Outcome, other: Outcome) -> str:
 def _why_learners(plan: Plan) -> str:
     world, best = plan.world, plan.best
     spec, m = world.spec, best.candidate.learners
-    text = f"{name_layout(spec, best.candidate.layout)}"
-    gap = best.crew.gap
-    known = "extrapolated by us" if gap.is_extrapolated else "from the published table"
-    text += (
-        f"; the gap to lock-step is {percent(best.gap, 2)} of the loss ({known})"
+    known = "extrapolated by us" if best.crew.gap.is_extrapolated else "from the published table"
+    text = (
+        f"{name_layout(spec, best.candidate.layout)}; "
+        f"the gap to lock-step is {percent(best.gap, 2)} of the loss ({known})"
         if m > 1
-        else "; one learner has no gap, and trains as well without a syncer"
+        else f"{verdict(plan)}: one learner is lock-step within its island, and pays for no gap and no link"
     )
     others = []
     for layout in layouts_of(spec, used_of(spec, best)):
@@ -147,23 +177,27 @@ def _why_learners(plan: Plan) -> str:
 
 def _best_of(world: World, layout: Layout) -> Outcome | None:
     crew = muster(world, layout)
-    found = [evaluate(world, crew, interval, codec) for interval in INTERVALS for codec in CODECS]
-    return min((o for o in found if isinstance(o, Outcome)), key=lambda o: o.score, default=None)
+    found = [outcome for outcome in every_setting(world, crew) if isinstance(outcome, Outcome)]
+    return min(found, key=lambda outcome: outcome.score, default=None)
 
 
 def _why_quorum(plan: Plan) -> str:
     chosen, uptimes = plan.best.candidate, plan.best.crew.uptimes
-    if chosen.learners == 1:
-        return "there is one learner."
     text = f"{chosen.quorum} or more learners step {percent(uptimes[chosen.quorum], 2)} of the time"
     half = -(-chosen.learners // 2)
     if chosen.quorum < half:
         return (
             f"{text}; K = {chosen.quorum + 1} would be missed "
-            f"{percent(uptimes[1] - uptimes[chosen.quorum + 1], 2)} of it, "
+            f"{percent(1.0 - uptimes[chosen.quorum + 1] / uptimes[1], 2)} of the time in which any step, "
             f"and we allow {percent(QUORUM_MAY_COST)} (ours)."
         )
-    return f"{text}, so that half of them costs nothing to wait for (ours; the paper runs K = 1 with grace)."
+    if chosen.quorum == 1:
+        return f"{text}; half of them is one, so that nobody waits for another (the paper runs K = 1 too)."
+    missed = percent(1.0 - uptimes[chosen.quorum] / uptimes[1], 2)
+    return (
+        f"{text}, half of them; that is missed {missed} of the time in which any step, and we allow "
+        f"{percent(QUORUM_MAY_COST)} (ours; the paper runs K = 1 with grace)."
+    )
 
 
 def _why_interval(plan: Plan) -> str:

@@ -7,34 +7,31 @@ refused here, so that whatever comes after works with a fleet that could exist.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from atoll.config import toml
-from atoll.config.rules import did_you_mean, show
+from atoll.config.rules import did_you_mean
 from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
 from atoll.sim.fleet.model import Pauses, Shock, SyncerOutages
 from atoll.sim.fleet.trace import CapacityTrace, read_traces
-from atoll.sim.plan.keys import EITHER, KEYS, REPEATED
+from atoll.sim.plan.keys import KEYS, REPEATED
+from atoll.sim.plan.reader import NO_EFFECT, Reader
 from atoll.sim.units import YEAR, read_count, read_duration, read_number, read_rate, say_count
 
 __all__ = ["FleetSpec", "ModelSpec", "Site", "SyncerSpec", "parse_fleet", "read_fleet"]
 
 MAX_ISLANDS = 256
+MAX_CHIPS = 10**9
 TOKENS_PER_PARAM = 20
 FLOPS_PER_PARAM = 6
 MOST_FLOPS = 10**21
 """Of one chip, and for one token of a model of as many parameters as can be counted."""
-MAY_BE_ENDLESS = ("mtbi", "returns", "every", "outage_every")
-"""What may never happen: a failure, a return, a shock, an outage."""
-NO_EFFECT = "It would have no effect, and the plan would not be for the fleet described."
 
 Table = Mapping[str, Any]
-Amount = TypeVar("Amount", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +97,13 @@ class SyncerSpec:
     price: float = 0.0
     outages: SyncerOutages | None = None
 
+    @property
+    def uptime(self) -> float:
+        """Share of time in which it is there."""
+        if self.outages is None:
+            return 1.0
+        return 1.0 / (1.0 + self.outages.down.mean_s / self.outages.every_s)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetSpec:
@@ -156,97 +160,37 @@ def parse_fleet(text: str, *, origin: str = "the fleet", folder: Path = Path()) 
         raise ConfigError(
             f"{origin} has no [model].", "Nothing says what is trained.", "Add [model] with params and batch."
         )
-    model = _Reader("model", tables["model"], "model")
+    model = Reader("model", tables["model"], "model")
     params = model.need("params", read_count)
     flops = model.get("flops_per_token", read_count, FLOPS_PER_PARAM * params, most=MOST_FLOPS)
-    islands = [_Reader("island", table, f"island {n + 1}") for n, table in enumerate(tables["island"])]
+    islands = [Reader("island", table, f"island {n + 1}") for n, table in enumerate(tables["island"])]
     sites = tuple(_site(island, flops, folder) for island in islands)
     _refuse_clashes(sites)
     shocks = tuple(
-        _shock(_Reader("shock", table, f"shock {n + 1}")) for n, table in enumerate(tables.get("shock", []))
+        _shock(Reader("shock", table, f"shock {n + 1}")) for n, table in enumerate(tables.get("shock", []))
     )
     spec = FleetSpec(
         model=_model(model, params, sum(site.count * site.rate for site in sites)),
         sites=sites,
         shocks=shocks,
-        syncer=_syncer(_Reader("syncer", tables.get("syncer", {}), "syncer")),
+        syncer=_syncer(Reader("syncer", tables.get("syncer", {}), "syncer")),
     )
     for site in sites:
         _refuse_what_does_not_fit(spec.model, site)
     return spec
 
 
-class _Reader:
-    """The values of one table, by key; refusals name the table as the file does."""
-
-    def __init__(self, kind: str, table: object, label: str) -> None:
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"{label} is not a table.", NO_EFFECT, f"Write it below [{kind}].")
-        name = table.get("name")
-        self.label = f"{kind} {name}" if isinstance(name, str) and name else label
-        self.table = table
-        for key in table:
-            if key not in KEYS[kind]:
-                known = list(KEYS[kind])
-                now_what = f"{did_you_mean(key, known)}The keys of {kind} are {', '.join(known)}."
-                raise ConfigError(f"{self.label} has a key {key}, which nobody knows.", NO_EFFECT, now_what)
-        for key, other in EITHER.items():
-            if key in table and other in table:
-                raise ConfigError(
-                    f"{self.label} gives both {other} and {key}.",
-                    "They say the same, and could contradict each other.",
-                    "Keep one of them; the other follows from it.",
-                )
-
-    def has(self, key: str) -> bool:
-        return key in self.table
-
-    def need(self, key: str, read: Callable[..., Amount], **limits: Any) -> Amount:
-        if key not in self.table:
-            other = next((mine for mine, theirs in EITHER.items() if theirs == key), None)
-            either = f" (or {other})" if other else ""
-            kind = self.label.split()[0]
-            example = KEYS[kind][key]
-            raise ConfigError(
-                f"{self.label} has no {key}{either}.",
-                "A plan cannot be made without it.",
-                f"Write for example {key} = {example[0]}: {example[1]}.",
-            )
-        value = self.table[key]
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ConfigError(
-                f"{self.label}: {key} is {show(value)}.",
-                "It is neither a number nor an amount in quotes.",
-                f"Write for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
-            )
-        amount = read(value, f"{self.label}: {key}", **limits)
-        if not math.isfinite(amount) and key not in MAY_BE_ENDLESS:
-            raise ConfigError(
-                f"{self.label}: {key} is {show(value)}.",
-                "Nothing can be computed from an endless amount.",
-                f"Write for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
-            )
-        return amount
-
-    def get(self, key: str, read: Callable[..., Amount], default: Amount, **limits: Any) -> Amount:
-        return self.need(key, read, **limits) if key in self.table else default
-
-    def word(self, key: str, default: str | None = None) -> str:
-        value = self.table.get(key, default)
-        if not isinstance(value, str) or not value.strip():
-            raise ConfigError(
-                f"{self.label} has no {key}." if value is None else f"{self.label}: {key} is {show(value)}.",
-                "The answer could not say which one it means.",
-                f"Write it in quotes, for example {key} = {KEYS[self.label.split()[0]][key][0]}.",
-            )
-        return value
-
-
-def _model(model: _Reader, params: int, rate: float) -> ModelSpec:
+def _model(model: Reader, params: int, rate: float) -> ModelSpec:
     if model.has("step"):
         batch = model.need("step", read_duration) * rate
     else:
         batch = float(model.need("batch", read_count))
+    if not batch >= 1:
+        raise ConfigError(
+            f"model: one step has {batch:.3g} tokens.",
+            "A batch has at least one.",
+            "Give a larger batch, or a longer step.",
+        )
     tokens = float(model.get("tokens", read_count, TOKENS_PER_PARAM * params))
     if tokens < batch:
         raise ConfigError(
@@ -262,19 +206,13 @@ def _model(model: _Reader, params: int, rate: float) -> ModelSpec:
     )
 
 
-def _site(island: _Reader, flops_per_token: float, folder: Path) -> Site:
+def _site(island: Reader, flops_per_token: float, folder: Path) -> Site:
     name = island.word("name")
     if island.has("tokens_per_s"):
         tokens_per_s = island.need("tokens_per_s", read_number, above=True)
     else:
         tokens_per_s = island.need("flops", read_count, most=MOST_FLOPS) / flops_per_token
     up = island.need("up", read_rate)
-    usual = Pauses()
-    pauses = Pauses(
-        down_s=island.get("shrink", read_duration, usual.down_s, zero=True),
-        up_s=island.get("grow", read_duration, usual.up_s, zero=True),
-        returns=Delay(mean_s=island.get("returns", read_duration, usual.returns.mean_s, zero=True)),
-    )
     return Site(
         name=name,
         chips=island.need("chips", read_count),
@@ -284,11 +222,29 @@ def _site(island: _Reader, flops_per_token: float, folder: Path) -> Site:
         rtt_s=island.get("rtt", read_duration, 0.0, zero=True),
         mtbi_s=island.get("mtbi", read_duration, YEAR),
         slice_chips=island.get("slice", read_count, 256),
-        pauses=pauses,
+        pauses=_pauses(island),
         price=island.get("price", read_number, 0.0),
         count=island.get("count", read_count, 1),
         memory_gb=island.need("memory_gb", read_number, above=True) if island.has("memory_gb") else None,
         trace=_trace(folder / island.word("trace"), name) if island.has("trace") else None,
+    )
+
+
+def _pauses(island: Reader) -> Pauses:
+    elastic, usual = island.flag("elastic", True), Pauses()
+    idle = ("outage",) if elastic else ("shrink", "grow", "returns")
+    if given := next((key for key in idle if island.has(key)), None):
+        raise ConfigError(
+            f"{island.label} is {'' if elastic else 'not '}elastic and gives {given}.",
+            NO_EFFECT,
+            "An elastic island has shrink, grow and returns; one with elastic = false has outage.",
+        )
+    return Pauses(
+        elastic=elastic,
+        down_s=island.get("shrink", read_duration, usual.down_s, zero=True),
+        up_s=island.get("grow", read_duration, usual.up_s, zero=True),
+        returns=Delay(mean_s=island.get("returns", read_duration, usual.returns.mean_s, zero=True)),
+        outage_s=island.get("outage", read_duration, usual.outage_s, zero=True),
     )
 
 
@@ -309,7 +265,7 @@ def _trace(path: Path, name: str) -> CapacityTrace:
     return traces[name]
 
 
-def _shock(shock: _Reader) -> Shock:
+def _shock(shock: Reader) -> Shock:
     return Shock(
         name=shock.word("name"),
         every_s=shock.need("every", read_duration),
@@ -319,7 +275,7 @@ def _shock(shock: _Reader) -> Shock:
     )
 
 
-def _syncer(syncer: _Reader) -> SyncerSpec:
+def _syncer(syncer: Reader) -> SyncerSpec:
     outages = None
     if syncer.has("outage_every") or syncer.has("outage"):
         down = Delay(mean_s=syncer.need("outage", read_duration))
@@ -356,6 +312,12 @@ def _refuse_clashes(sites: tuple[Site, ...]) -> None:
             f"The planner compares up to {MAX_ISLANDS}, and quality at so many learners is not known.",
             "Describe fewer and larger islands.",
         )
+    if (chips := sum(site.count * site.chips for site in sites)) > MAX_CHIPS:
+        raise ConfigError(
+            f"The fleet has {say_count(chips)} chips.",
+            f"The planner counts up to {say_count(MAX_CHIPS)}.",
+            "Lower chips or count of the islands.",
+        )
 
 
 def _refuse_what_does_not_fit(model: ModelSpec, site: Site) -> None:
@@ -363,8 +325,8 @@ def _refuse_what_does_not_fit(model: ModelSpec, site: Site) -> None:
     if site.memory_gb is not None and site.chips * site.memory_gb < need:
         raise ConfigError(
             f"The model does not fit on island {site.name}: {say_count(model.params)} parameters x "
-            f"{model.bytes_per_param:g} bytes are {need:,.0f} GB, and {site.chips} chips x "
-            f"{site.memory_gb:g} GB are {site.chips * site.memory_gb:,.0f} GB.",
+            f"{model.bytes_per_param:g} bytes are {say_count(need)} GB, and {site.chips} chips x "
+            f"{site.memory_gb:g} GB are {say_count(site.chips * site.memory_gb)} GB.",
             "A learner holds the whole model, its gradients and its optimizer within one island.",
             "Leave it out, give it more chips, or lower model.bytes_per_param if you offload.",
         )

@@ -33,6 +33,8 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "shrink": ('"17.5s"', "standing still when a slice leaves"),
         "grow": ('"13s"', "standing still when a slice returns"),
         "returns": ('"70s"', "mean time until a lost slice, or a spare, is back"),
+        "elastic": ("true", "false: it cannot shrink, and every failure stops all of it"),
+        "outage": ('"82s"', "with elastic = false: from a failure until it steps again"),
         "price": ("2.5", "of one chip for one hour, in any one currency"),
         "up": ('"2Gbit/s"', "link to the syncer"),
         "down": ('"2Gbit/s"', "link from the syncer; without it the same as up"),
@@ -42,10 +44,13 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "shock": {
         "name": ('"power"', "failures that come together"),
-        "every": ('"90d"', "mean time between two: per learner, or in the fleet"),
-        "share": ("0.5", "of a learner's slices that are lost"),
+        "every": ('"90d"', "mean time between two: per island, or in the fleet"),
+        "share": ("0.5", "of an island's slices that are lost"),
         "returns": ('"1h"', "mean time until they are back"),
-        "scope": ('"learner"', "learner: each on its own; fleet: all at the same moment"),
+        "scope": (
+            '"learner"',
+            "learner: each island on its own, in however many learners; fleet: all at once",
+        ),
     },
     "syncer": {
         "rate": ('"10Gbit/s"', "its own link, in each direction; without it no limit"),
@@ -55,7 +60,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
-_LEFT_OUT = (*EITHER, "trace")
+_LEFT_OUT = {("model", "step"), ("island", "tokens_per_s"), ("island", "outage"), ("island", "trace")}
 
 
 def example() -> str:
@@ -64,6 +69,6 @@ def example() -> str:
     for table, keys in KEYS.items():
         lines += ["", f"[[{table}]]" if table in REPEATED else f"[{table}]"]
         for key, (value, about) in keys.items():
-            hidden = "# " if key in _LEFT_OUT else ""
+            hidden = "# " if (table, key) in _LEFT_OUT else ""
             lines.append(f"{f'{hidden}{key} = {value}':<28} # {about}")
     return "\n".join(lines) + "\n"

@@ -1,9 +1,11 @@
 """The alternative: every chip in lock-step over the same links, and how many times slower that is.
 
-Conventional Data-Parallel averages all gradients over a ring at every step. The step takes as long as the
-slowest chip's share of it and as the slowest link allows, and every failure stops all. We are kind to it
-throughout: it may leave out the islands that the plan leaves out, it shrinks and grows by slices like a
-learner, its ring is perfect, its gradients are bf16, and of a spot market it feels only the missing chips.
+Conventional Data-Parallel averages all gradients over a ring at every step. The step takes as long as its
+compute and as the slowest link allows, and every failure stops all. We are kind to it throughout: every
+chip gets a part of the batch in proportion to its speed, as learners do in a plan, so that none waits for
+slower ones; it may leave out the islands that the plan leaves out; it shrinks and grows by slices like a
+learner if any island can; its ring is perfect, its gradients are bf16; and of a spot market it feels only
+the missing chips. Its pauses are those of the first island.
 """
 
 from __future__ import annotations
@@ -82,9 +84,8 @@ def lock_step_on(world: World, layout: Layout, result: FleetResult) -> LockStep:
     """What Data-Parallel comes to on these islands, and on the island that does best alone."""
     model = world.spec.model
     sites = [world.spec.sites[share.site] for share in layout for _ in range(share.used)]
-    chips, islands = sum(site.chips for site in sites), len(sites)
-    slowest = min(site.tokens_per_s for site in sites)
-    compute_s = model.batch / (chips * slowest)
+    islands = len(sites)
+    compute_s = model.batch / sum(site.rate for site in sites)
     link = min(site.link_bits_per_s for site in sites)
     payload, share = 0.0, 1.0
     if islands > 1:
@@ -93,7 +94,7 @@ def lock_step_on(world: World, layout: Layout, result: FleetResult) -> LockStep:
             params=model.params, step_s=compute_s, bits=GRADIENT_BITS, sites=islands, rtt_s=rtt_s
         )
         payload, share = traffic.ring_bits, utilisation("data-parallel", traffic, link)
-    goodput = result.goodput / (1.0 - result.fleet.islands[0].waiting)
+    goodput = result.goodput * _by_speed(sites, result)
     tokens_per_s = model.batch / compute_s * share * goodput
     time_s = model.tokens / tokens_per_s
     price = sum(site.price_per_h for site in sites)
@@ -116,6 +117,17 @@ def lock_step_on(world: World, layout: Layout, result: FleetResult) -> LockStep:
     )
 
 
+def _by_speed(sites: list[Site], result: FleetResult) -> float:
+    """From a share of chip time, with equal batches, to a share of tokens, with batches by speed.
+
+    No chip waits for slower ones, and one that a market withholds counts as many tokens as it would train.
+    """
+    chips = sum(site.chips for site in sites)
+    granted_chips = sum(site.chips * site.granted for site in sites) / chips
+    granted_tokens = sum(site.rate * site.granted for site in sites) / sum(site.rate for site in sites)
+    return granted_tokens / granted_chips / (1.0 - result.fleet.islands[0].waiting)
+
+
 def arithmetic(world: World, locked: LockStep, best: Outcome) -> list[Line]:
     """From the inputs to how many times faster, one step in each line."""
     batch, tokens = say_count(world.spec.model.batch), say_count(world.spec.model.tokens)
@@ -129,7 +141,7 @@ def arithmetic(world: World, locked: LockStep, best: Outcome) -> list[Line]:
     return [
         *_wire(world, locked),
         Line(
-            "compute of one step, at the slowest chips' pace",
+            "compute of one step, every chip with a batch by its speed",
             f"{batch} tokens / {full_rate} tokens/s",
             locked.compute_s,
             compute,
@@ -148,7 +160,7 @@ def arithmetic(world: World, locked: LockStep, best: Outcome) -> list[Line]:
         ),
         Line("lock-step time", f"{tokens} tokens / {rate}/s", locked.time_s, time),
         Line(
-            "Decoupled time, same loss",
+            "time alone, without links" if best.candidate.is_alone else "Decoupled time, same loss",
             f"{tokens} x {needed:.4g} tokens / {our_rate}/s",
             best.time_s,
             our_time,

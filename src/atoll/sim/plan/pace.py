@@ -5,9 +5,12 @@ once follows from each one's uptime. The planner therefore simulates every learn
 (each island, split in each way, at each failure rate it will ask about) in one pass, and puts candidates
 together from that.
 
-Shocks are rare: a simulated month sees none or two, and candidates would differ by luck. For the choice
-they are taken in closed form, as a share of time lost. The few layouts that are shown are simulated whole,
-shocks and syncer included, and lock-step with them: that is where uptime and participation come from.
+Shocks are rare: a simulated month sees none or two, and candidates would differ by luck. They are taken in
+closed form, as a share of time lost. A shock of scope "learner" strikes an island, and all learners that
+live there at once; one of scope "fleet" strikes all islands at once. So the chance that k learners step is
+found by asking first whether the fleet is struck, then which islands are dark, and only then how many
+learners of the others step. Every uptime of a plan comes from there. The few layouts that are shown are
+simulated whole too, and lock-step with them: that is where participation comes from, and a second goodput.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
 
 from atoll.sim.fleet.model import Fleet, Pauses, Shock, lock_step
 from atoll.sim.fleet.result import FleetResult
@@ -27,7 +32,9 @@ from atoll.sim.units import DAY
 __all__ = [
     "MTBI_FACTORS",
     "REPETITIONS",
+    "Group",
     "Paces",
+    "Shocked",
     "at_least",
     "simulate_paces",
     "simulate_whole",
@@ -46,22 +53,46 @@ Key = tuple[int, int, float]
 
 
 @dataclass(frozen=True, slots=True)
+class Shocked:
+    """What shocks leave to one kind of island."""
+
+    goodput: float
+    island: float
+    """Share of time in which no shock of its own keeps the island still."""
+    fleet: float
+    """Share of time in which no shock of the whole fleet keeps it still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Islands of one kind, for the chance that so many learners step."""
+
+    islands: int
+    parts: int
+    """Learners of each."""
+    uptime: float
+    """Of one learner while no shock keeps its island still."""
+    shocked: Shocked
+
+
+@dataclass(frozen=True, slots=True)
 class Paces:
     """Results by kind of island, parts and MTBI factor."""
 
     learners: dict[Key, FleetResult]
     horizon_s: float
     num_distinct: int
-    shocked: tuple[tuple[float, float], ...]
-    """Of each kind of island: what shocks leave of its goodput and of its uptime."""
+    shocked: tuple[Shocked, ...]
+    """Of each kind of island."""
 
     def goodput(self, site: int, parts: int, mtbi_factor: float) -> float:
         """Share of a learner's chip time spent on useful steps."""
-        return self.learners[site, parts, mtbi_factor].goodput * self.shocked[site][0]
+        return self.learners[site, parts, mtbi_factor].goodput * self.shocked[site].goodput
 
-    def uptime(self, site: int, parts: int, mtbi_factor: float) -> float:
-        """Share of time in which a learner steps."""
-        return min(1.0, self.learners[site, parts, mtbi_factor].uptime_one) * self.shocked[site][1]
+    def group(self, site: int, islands: int, parts: int, mtbi_factor: float) -> Group:
+        """So many islands of a kind, each in so many learners."""
+        uptime = min(1.0, self.learners[site, parts, mtbi_factor].uptime_one)
+        return Group(islands, parts, uptime, self.shocked[site])
 
 
 def simulate_paces(spec: FleetSpec, seed: int) -> Paces:
@@ -94,41 +125,62 @@ def simulate_whole(
 ) -> tuple[dict[Layout, FleetResult], dict[Layout, FleetResult]]:
     """Layouts with their quorums, each as one fleet, and others in lock-step.
 
-    What only shows with all learners together: uptime under shocks of the whole fleet, a quorum's absence.
+    The simulator strikes every learner on its own, also those that share an island. Means over learners,
+    goodput and participation, are right all the same; how many step at once is not, and is not read there.
     """
     fleets = [fleet_of(spec, layout, quorum) for layout, quorum in chosen.items()]
-    fleets += [lock_step(fleet_of(spec, layout)) for layout in locked]
+    fleets += [_locked(fleet_of(spec, layout)) for layout in locked]
     results = simulate(fleets, horizon_s=_horizon_s(spec, fleets), repetitions=REPETITIONS, seed=seed)
     split = len(chosen)
     return dict(zip(chosen, results[:split], strict=True)), dict(zip(locked, results[split:], strict=True))
 
 
+def _locked(fleet: Fleet) -> Fleet:
+    """All in lock-step; it shrinks and grows if any of its islands can."""
+    return lock_step(fleet, elastic=any(island.pauses.elastic for island in fleet.islands))
+
+
 @lru_cache(maxsize=4096)
-def at_least(uptimes: tuple[tuple[float, int], ...]) -> tuple[float, ...]:
-    """at_least(...)[k]: the chance that k or more learners step, from (uptime, how many) of each kind."""
-    chances = [1.0]
-    for uptime, many in uptimes:
-        for _ in range(many):
-            up = [0.0, *(chance * uptime for chance in chances)]
-            down = [*(chance * (1.0 - uptime) for chance in chances), 0.0]
-            chances = [a + b for a, b in zip(up, down, strict=True)]
-    tail, tails = 0.0, []
-    for chance in reversed(chances):
-        tail += chance
-        tails.append(min(1.0, tail))
-    return tuple(reversed(tails))
+def at_least(groups: tuple[Group, ...]) -> tuple[float, ...]:
+    """at_least(...)[k]: the chance that k or more learners step.
+
+    A shock of the fleet keeps all still at once, for as long as the kind that recovers first; what others
+    need beyond that counts for each island on its own, as do shocks of the island: all its learners stand
+    still. Failures strike each learner on its own.
+    """
+    together = max(group.shocked.fleet for group in groups)
+    if not together:
+        return (1.0, *(0.0 for group in groups for _ in range(group.islands * group.parts)))
+    chances = np.ones(1)
+    for group in groups:
+        awake = group.shocked.island * group.shocked.fleet / together
+        island = np.ones(1)
+        for _ in range(group.parts):
+            island = np.convolve(island, (1.0 - group.uptime, group.uptime))
+        island *= awake
+        island[0] += 1.0 - awake
+        for _ in range(group.islands):
+            chances = np.convolve(chances, island)
+    tails = together * np.cumsum(chances[::-1])[::-1]
+    return (1.0, *(min(1.0, float(tail)) for tail in tails[1:]))
 
 
-def _shocked(shocks: tuple[Shock, ...], pauses: Pauses) -> tuple[float, float]:
-    """What shocks leave of a learner's goodput and uptime: the chips away on average, and two pauses each."""
-    goodput, uptime = 1.0, 1.0
+def _shocked(shocks: tuple[Shock, ...], pauses: Pauses) -> Shocked:
+    """What shocks leave of a learner's goodput and uptime: the chips away on average, and two pauses each.
+
+    A learner that is not elastic stands still until all of it is back, however little was struck, and then
+    has one pause, the restart.
+    """
+    goodput, left = 1.0, {"learner": 1.0, "fleet": 1.0}
+    pause_s = pauses.down_s + pauses.up_s if pauses.elastic else pauses.outage_s + pauses.reload_s
     for shock in shocks:
         returns_s = shock.returns.mean_s
         away = 1.0 / (1.0 + shock.every_s / returns_s) if returns_s else 0.0
-        still = (pauses.down_s + pauses.up_s) / (shock.every_s + pauses.down_s + pauses.up_s)
-        goodput *= max(0.0, 1.0 - shock.share * away - still)
-        uptime *= max(0.0, 1.0 - (away if shock.share == 1.0 else 0.0) - still)
-    return goodput, uptime
+        still = pause_s / (shock.every_s + pause_s)
+        share = shock.share if pauses.elastic else 1.0
+        goodput *= max(0.0, 1.0 - share * away - still)
+        left[shock.scope] *= max(0.0, 1.0 - (away if share == 1.0 else 0.0) - still)
+    return Shocked(goodput, island=left["learner"], fleet=left["fleet"])
 
 
 def _horizon_s(spec: FleetSpec, fleets: Sequence[Fleet]) -> float:

@@ -1,7 +1,8 @@
 """The whole question: the best candidate, the next, lock-step, each island's worth, what would change it.
 
 Simulated: every distinct learner and lock-step under failures, and the layouts that are shown, whole.
-Closed forms: links, staleness, lock-step's wait for its links, quality. All of it follows from the fleet
+Closed forms: shocks, how many learners step at once, links, staleness, lock-step's wait for its links,
+quality. All of it follows from the fleet
 file and the seed.
 """
 
@@ -19,7 +20,7 @@ from atoll.sim.plan.lock_step import Line, LockStep, arithmetic, best_lock_step,
 from atoll.sim.plan.pace import simulate_paces, simulate_whole
 from atoll.sim.plan.search import TIE, Search, Used
 
-__all__ = ["SETTINGS", "Change", "Plan", "Worth", "make_plan", "used_of"]
+__all__ = ["SETTINGS", "Change", "Plan", "Worth", "make_plan", "setting", "used_of"]
 
 SETTINGS = {
     "learners": "M",
@@ -127,6 +128,12 @@ def make_plan(spec: FleetSpec, *, money: bool = False, seed: int = 1) -> Plan:
     )
 
 
+def setting(candidate: Candidate, name: str) -> int | str | None:
+    """One of SETTINGS; None where one learner alone has no such thing."""
+    value: int | str = getattr(candidate, name)
+    return None if candidate.is_alone and name not in ("learners", "quorum") else value
+
+
 def used_of(spec: FleetSpec, outcome: Outcome) -> Used:
     """How many islands of each kind a candidate uses."""
     used = {share.site: share.used for share in outcome.candidate.layout}
@@ -200,11 +207,9 @@ def _flips(spec: FleetSpec, before: Outcome, after: Outcome) -> list[str]:
             many = f" ({had} to {has})" if site.count > 1 else ""
             flips.append(f"{'leaves out' if has < had else 'takes in'} {site.name}{many}")
     for name, letter in SETTINGS.items():
-        old, new = _setting(before.candidate, name), _setting(after.candidate, name)
-        if old != new:
+        old, new = setting(before.candidate, name), setting(after.candidate, name)
+        if old != new and None not in (old, new):
             flips.append(f"{letter} {old} to {new}")
+    if before.candidate.is_alone != after.candidate.is_alone:
+        flips.append("no syncer" if after.candidate.is_alone else "with a syncer")
     return flips
-
-
-def _setting(candidate: Candidate, name: str) -> object:
-    return getattr(candidate, name)

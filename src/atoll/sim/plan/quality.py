@@ -31,6 +31,7 @@ from itertools import pairwise
 
 __all__ = [
     "CODEC_COST",
+    "MEASURED_INTERVAL",
     "Gap",
     "gap_to_lock_step",
     "interval_cost",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from atoll.errors import ConfigError
-from atoll.sim.plan.evaluate import CODECS, INTERVALS, Outcome, World, evaluate, muster
+from atoll.sim.plan.evaluate import Outcome, World, every_setting, muster
 from atoll.sim.plan.layouts import layouts_of
 from atoll.sim.plan.links import BITS
 
@@ -50,8 +50,8 @@ class Search:
             reason = self._reasons[one[0]]
             raise ConfigError(
                 f"No plan works on this fleet: even with {sites[0].name} alone {reason}.",
-                f"That holds for every H up to {INTERVALS[-1]} and every codec down to {CODECS[-1]}.",
-                "Give the islands faster links, or train on one of them without a syncer.",
+                "An island alone needs no link, and not even that trains.",
+                "Look at mtbi, and at every and returns of the shocks.",
             )
         return ranked[0]
 
@@ -84,13 +84,11 @@ class Search:
         reason = "no island is left"
         for layout in layouts_of(self.world.spec, used):
             crew = muster(self.world, layout)
-            for interval in INTERVALS:
-                for codec in CODECS:
-                    found = evaluate(self.world, crew, interval, codec)
-                    if isinstance(found, Outcome):
-                        outcomes.append(found)
-                    elif len(outcomes) == 0 and layout[0].parts == 1:
-                        reason = found
+            for found in every_setting(self.world, crew):
+                if isinstance(found, Outcome):
+                    outcomes.append(found)
+                elif len(outcomes) == 0 and layout[0].parts == 1:
+                    reason = found
         self._seen[used] = outcomes
         self._reasons[used] = reason
 
@@ -126,6 +124,7 @@ def _simplest(world: World, outcomes: list[Outcome]) -> Outcome:
         candidate = outcome.candidate
         other = outcome.time_s if world.money else outcome.cost
         scale = round(math.log(other) / CLEARLY) if other > 0 else 0
-        return (scale, candidate.learners, candidate.interval, -BITS[candidate.codec], outcome.score)
+        bits = BITS.get(candidate.codec, 0.0)
+        return (scale, candidate.learners, candidate.interval, -bits, outcome.score)
 
     return min((outcome for outcome in outcomes if outcome.score <= enough), key=plainness)

@@ -7,8 +7,9 @@ from functools import lru_cache
 import pytest
 
 from atoll.errors import ConfigError
-from atoll.sim.plan.evaluate import CODECS, INTERVALS, Outcome, World, evaluate, muster
-from atoll.sim.plan.explain import config_snippet, loses, reasons, why_worse, worth_in_words
+from atoll.sim.plan.answer import as_json
+from atoll.sim.plan.evaluate import Outcome, World, evaluate, muster
+from atoll.sim.plan.explain import config_snippet, loses, percent, reasons, why_worse, worth_in_words
 from atoll.sim.plan.fleet_file import FleetSpec
 from atoll.sim.plan.layouts import Share
 from atoll.sim.plan.links import BITS
@@ -206,11 +207,93 @@ def test_the_config_has_every_setting(usual):
 
 
 def test_a_fleet_on_which_nothing_works_is_refused_with_the_reason():
-    with pytest.raises(ConfigError) as refusal:
-        make_plan(fleet(island("a", up="1kbit/s"), island("b", up="2kbit/s")))
-    assert "the link of a would have to carry" in refusal.value.what
-    assert str(INTERVALS[-1]) in refusal.value.so_what
-    assert CODECS[-1] in refusal.value.so_what
+    more = '[[shock]]\nname = "x"\nevery = "1s"\nshare = 1.0\nreturns = "1y"\n'
+    with pytest.raises(ConfigError, match="even with a alone no learner ever steps"):
+        make_plan(fleet(island("a"), island("b"), more=more))
+
+
+def test_islands_without_a_usable_link_train_alone_and_need_no_syncer():
+    plan = make_plan(fleet(island("a", up="1kbit/s"), island("b", up="2kbit/s", flops="300T")))
+    assert plan.best.candidate.is_alone
+    assert used_of(plan.world.spec, plan.best) == (0, 1)
+    assert "the link of a would have to carry" in worth_in_words(plan, plan.worths[0])
+    assert list(reasons(plan)) == ["M"]
+    assert "train on b alone, no syncer needed" in reasons(plan)["M"]
+
+
+def test_one_learner_alone_costs_what_its_island_costs_and_nothing_more():
+    """Two learners of 7B have no gap, but a syncer: its price decides for one island without it."""
+    islands = (island("a"), island("b", price=2.01))
+    plan = make_plan(fleet(*islands, more="[syncer]\nprice = 50\n"), money=True)
+    assert plan.best.candidate.is_alone
+    assert plan.best.cost == pytest.approx(plan.lock_step.alone_cost)
+    assert plan.best.cost == pytest.approx(plan.best.time_s / 3600 * 128 * 2.0)
+    assert (plan.best.tokens, plan.best.links, plan.best.staleness) == (plan.world.spec.model.tokens, (), 0)
+    by_time = next(change for change in plan.changes if change.what == "minimise time instead of money")
+    assert {"takes in b", "M 1 to 2", "with a syncer"} <= set(by_time.flips)
+    assert not any("None" in flip or "none" in flip for flip in by_time.flips)
+
+
+SITE_SHOCK = '[[shock]]\nname = "site"\nevery = "10d"\nshare = 1.0\nreturns = "1d"\n'
+
+
+def test_learners_of_one_island_are_dark_together():
+    spec = fleet(island("a", chips=256, mtbi="inf"), more=SITE_SHOCK)
+    world = World(spec, simulate_paces(spec, 1))
+    for parts in (1, 2, 4):
+        crew = muster(world, (Share(0, 1, parts),))
+        assert crew.uptimes[1] == pytest.approx(10 / 11, abs=1e-3)
+        assert crew.uptimes[parts] == pytest.approx(crew.uptimes[1])
+        assert crew.quorum == -(-parts // 2)
+
+
+def test_every_uptime_of_an_answer_is_the_same_figure():
+    """An island that fails often is split, and its site goes dark all the same."""
+    frail = island("a", chips=32768, slice=256, mtbi="5d", up="100Gbit/s", rtt="1ms")
+    plan = make_plan(fleet(frail, batch="200M", more=SITE_SHOCK))
+    answer = as_json(plan)
+    expected = answer["expected"]
+    assert plan.best.candidate.learners > 1
+    assert 0.8 < expected["uptime"] < 10 / 11
+    assert f"step {percent(expected['uptime_quorum'], 2)} of the time" in answer["reasons"]["K"]
+    assert expected["merging"] == expected["uptime_quorum"]
+    assert answer["candidates"][0]["uptime"] == expected["uptime"]
+
+
+def test_the_syncers_outages_are_time_without_merges():
+    spec = fleet(island("a"), island("b"), more='[syncer]\noutage_every = "9h"\noutage = "1h"\n')
+    crew = muster(World(spec, simulate_paces(spec, 1)), (Share(0, 1, 1), Share(1, 1, 1)))
+    assert crew.merging == pytest.approx(0.9 * crew.uptimes[crew.quorum])
+
+
+def test_at_low_uptimes_no_quorum_is_said_to_cost_nothing():
+    more = '[[shock]]\nname = "site"\nevery = "1d"\nshare = 1.0\nreturns = "10d"\n'
+    plan = make_plan(fleet(island("a"), island("b"), more=more))
+    assert plan.best.candidate.learners == 2
+    uptimes = plan.best.crew.uptimes
+    assert uptimes[1] == pytest.approx(1 - (10 / 11) ** 2, abs=2e-3)
+    sentence = reasons(plan)["K"]
+    assert f"1 or more learners step {percent(uptimes[1], 2)} of the time" in sentence
+    assert "nothing" not in sentence
+
+
+def test_a_quorum_is_measured_by_the_time_in_which_any_step():
+    """Both of four at 0.05 %: absolutely little is missed, and most of what there is."""
+    more = '[[shock]]\nname = "site"\nevery = "1h"\nshare = 1.0\nreturns = "120d"\n'
+    spec = fleet(*(island(name, mtbi="inf", shrink="0s", grow="0s") for name in "abcd"), more=more)
+    crew = muster(World(spec, simulate_paces(spec, 1)), tuple(Share(n, 1, 1) for n in range(4)))
+    assert 0 < crew.uptimes[1] < 0.01
+    assert crew.quorum == 1
+
+
+def test_an_island_that_is_not_elastic_loses_more_to_each_failure():
+    goodputs = []
+    for words in ({}, {"elastic": False}, {"elastic": False, "outage": "10min"}):
+        spec = fleet(island("a", chips=1024, mtbi="30d", **words))
+        goodputs.append(muster(World(spec, simulate_paces(spec, 1)), (Share(0, 1, 1),)).goodput)
+    assert goodputs == sorted(goodputs, reverse=True)
+    # A failure every 42 minutes of running, and ten minutes until it runs again.
+    assert goodputs[2] == pytest.approx(42.2 / 52.2, abs=0.02)
 
 
 def test_money_needs_prices():

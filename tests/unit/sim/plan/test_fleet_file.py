@@ -80,7 +80,27 @@ def test_the_example_names_every_key_and_can_be_read():
     assert parse_fleet(shown).sites[0].name == "iowa"
 
 
+def test_an_island_may_say_that_it_is_not_elastic():
+    spec = fleet(island("a", elastic=False, outage="3min"), island("b"))
+    rigid, usual = (site.pauses for site in spec.sites)
+    assert (rigid.elastic, rigid.outage_s) == (False, 180.0)
+    assert usual.elastic
+
+
 REFUSED = {
+    "an outage of an elastic island": (text(island("a", outage="3min")), "is elastic and gives outage"),
+    "a rigid island that shrinks": (
+        text(island("a", elastic=False, shrink="3s")),
+        "is not elastic and gives shrink",
+    ),
+    "a word for a flag": (text(island("a", elastic="no")), "Write elastic = true"),
+    "more parameters than can be": (text(island("a"), params="1e300"), "model: params is 1e+300"),
+    "a batch larger than can be": (text(island("a"), batch="1e300"), "model: batch is 1e+300"),
+    "a step of less than a token": (text(island("a"), batch=None, step="1e-30s"), "A batch has at least one"),
+    "a price beyond reason": (text(island("a", price="1e300")), "island a: price is 1e+300"),
+    "a link beyond reason": (text(island("a", up="1e30Gbit/s")), "island a: up is 1e+39"),
+    "a speed beyond reason": (text(island("a", flops=None, tokens_per_s=1e300)), "tokens_per_s is 1e+300"),
+    "more chips than can be": (text(island("a", chips="1B", count=2)), "The fleet has 2B chips"),
     "no islands": (text(), "has no islands"),
     "an empty list of islands": ("island = []\n" + text(), "has no islands"),
     "no model": (island("a"), "has no [model]"),

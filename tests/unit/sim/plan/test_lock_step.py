@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.sim.plan.fleet_file import parse_fleet
 from atoll.sim.plan.plan import make_plan
-from tests.unit.sim.plan.fleets import fleet, four, island
+from tests.unit.sim.plan.fleets import fleet, four, island, text
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +54,32 @@ def test_faster_links_help_lock_step_most():
     assert thin.times_faster > 20 > 3 > fat.times_faster
 
 
-def test_slow_chips_hold_up_all_others_in_lock_step_only():
+def test_mixed_chips_have_batches_by_speed_in_lock_step_too():
     even = make_plan(fleet(island("a", up="1Tbit/s", rtt="0s"), island("b", up="1Tbit/s", rtt="0s")))
     mixed = make_plan(
         fleet(island("a", up="1Tbit/s", rtt="0s"), island("b", flops="50T", up="1Tbit/s", rtt="0s"))
     )
     assert even.lock_step.tokens_per_s == pytest.approx(even.best.crew.tokens_per_s, rel=0.02)
-    assert mixed.lock_step.tokens_per_s == pytest.approx(even.lock_step.tokens_per_s / 4, rel=0.02)
+    assert mixed.lock_step.tokens_per_s == pytest.approx(even.lock_step.tokens_per_s * 5 / 8, rel=0.02)
+    assert mixed.lock_step.compute_s == pytest.approx(mixed.best.crew.step_s)
+    assert mixed.lock_step.goodput > 0.99
     assert mixed.best.crew.tokens_per_s == pytest.approx(even.best.crew.tokens_per_s * 5 / 8, rel=0.02)
+
+
+def test_a_market_that_withholds_fast_chips_withholds_their_tokens(tmp_path):
+    (tmp_path / "spot.csv").write_text("time_s,learner,chips\n0,fast,64\n864000,fast,64\n")
+    fast = {"trace": "spot.csv", "flops": "300T"}
+    islands = (island("fast", mtbi="inf", **fast), island("slow", mtbi="inf", flops="100T"))
+    plan = make_plan(parse_fleet(text(*islands), folder=tmp_path))
+    assert plan.lock_step.goodput == pytest.approx((300 / 2 + 100) / 400, rel=0.01)
+
+
+def test_lock_step_of_islands_that_are_not_elastic_is_not_elastic():
+    goodputs = [
+        make_plan(fleet(*(island(name, mtbi="2d", **words) for name in "ab"))).lock_step.goodput
+        for words in ({}, {"elastic": False, "outage": "10min"})
+    ]
+    assert goodputs[1] < goodputs[0] - 0.1
 
 
 def test_one_island_alone_needs_no_link():

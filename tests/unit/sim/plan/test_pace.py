@@ -9,11 +9,12 @@ import pytest
 from atoll.sim.fleet.model import Fleet
 from atoll.sim.fleet.simulate import simulate
 from atoll.sim.plan.evaluate import World, muster
-from atoll.sim.plan.layouts import Share, island_of
-from atoll.sim.plan.pace import at_least, simulate_paces, simulate_whole
+from atoll.sim.plan.layouts import Share, fleet_of, island_of
+from atoll.sim.plan.pace import Group, Shocked, at_least, simulate_paces, simulate_whole
 from atoll.sim.units import DAY
 from tests.unit.sim.plan.fleets import fleet, island
 
+UNSHOCKED = Shocked(goodput=1.0, island=1.0, fleet=1.0)
 LAYOUT = (Share(0, 2, 2), Share(1, 1, 1))
 
 
@@ -23,10 +24,47 @@ def failing():
 
 
 def test_equal_learners_make_a_binomial():
-    found = at_least(((0.9, 2), (0.9, 3)))
+    found = at_least((Group(2, 1, 0.9, UNSHOCKED), Group(1, 3, 0.9, UNSHOCKED)))
     for k in range(6):
         exact = sum(comb(5, up) * 0.9**up * 0.1 ** (5 - up) for up in range(k, 6))
         assert found[k] == pytest.approx(exact)
+
+
+def test_an_island_is_dark_with_all_its_learners_and_the_fleet_with_all_islands():
+    site = Group(2, 2, 0.9, Shocked(1.0, island=0.8, fleet=1.0))
+    found = at_least((site,))
+    assert found[1] == pytest.approx(1 - (0.2 + 0.8 * 0.01) ** 2)
+    assert found[4] == pytest.approx((0.8 * 0.81) ** 2)
+    push = at_least((Group(2, 2, 1.0, Shocked(1.0, island=1.0, fleet=0.7)),))
+    assert push == pytest.approx((1.0, 0.7, 0.7, 0.7, 0.7))
+    never = at_least((Group(2, 1, 1.0, Shocked(0.0, island=1.0, fleet=0.0)),))
+    assert never == (1.0, 0.0, 0.0)
+
+
+def test_islands_that_recover_from_a_push_at_different_times_keep_their_own_uptime():
+    quick, slow = (Group(1, 1, 1.0, Shocked(1.0, island=1.0, fleet=left)) for left in (0.8, 0.6))
+    assert at_least((quick, slow)) == pytest.approx((1.0, 0.8, 0.6))
+
+
+def test_shocks_of_the_fleet_put_together_agree_with_the_whole_fleet():
+    more = '[[shock]]\nname = "push"\nevery = "5d"\nshare = 1.0\nreturns = "1d"\nscope = "fleet"\n'
+    more += '[[shock]]\nname = "site"\nevery = "10d"\nshare = 1.0\nreturns = "1d"\n'
+    spec = fleet(island("a", mtbi="inf"), island("b", mtbi="inf"), more=more)
+    layout = (Share(0, 1, 1), Share(1, 1, 1))
+    crew = muster(World(spec, simulate_paces(spec, 1)), layout)
+    (result,) = simulate([fleet_of(spec, layout)], horizon_s=4000 * DAY, repetitions=8, seed=3)
+    assert crew.uptimes[1] == pytest.approx(result.uptime[1], abs=0.02)
+    assert crew.uptimes[2] == pytest.approx(result.uptime[2], abs=0.03)
+    assert crew.uptimes[1] < 0.9
+
+
+def test_shocks_of_an_island_that_is_not_elastic_agree_too():
+    more = '[[shock]]\nname = "site"\nevery = "10d"\nshare = 0.5\nreturns = "8h"\n'
+    spec = fleet(island("a", mtbi="inf", elastic=False, outage="1h"), more=more)
+    crew = muster(World(spec, simulate_paces(spec, 1)), (Share(0, 1, 1),))
+    (result,) = simulate([fleet_of(spec, (Share(0, 1, 1),))], horizon_s=2000 * DAY, repetitions=8, seed=3)
+    assert crew.goodput == pytest.approx(result.goodput, abs=0.01)
+    assert crew.uptimes[1] == pytest.approx(result.uptime_one, abs=0.01)
 
 
 def test_goodput_and_uptime_put_together_agree_with_the_whole_fleet(failing):
@@ -52,7 +90,7 @@ def test_shocks_in_closed_form_are_what_the_simulator_finds():
     lone = Fleet(islands=(island_of(spec.sites[0], 1, 1.0),), shocks=spec.shocks)
     (result,) = simulate([lone], horizon_s=2000 * DAY, repetitions=8, seed=3)
     assert paces.goodput(0, 1, 1.0) == pytest.approx(result.goodput, abs=0.01)
-    assert paces.uptime(0, 1, 1.0) == pytest.approx(result.uptime_one, abs=0.01)
+    assert at_least((paces.group(0, 1, 1, 1.0),))[1] == pytest.approx(result.uptime_one, abs=0.01)
 
 
 def test_the_same_seed_gives_the_same_paces(failing):
