@@ -28,7 +28,7 @@ class Comparison:
     measured: float
     model: float
     why: str
-    """What makes them differ."""
+    """What probably makes them differ: reasoned, not measured."""
 
     @property
     def difference(self) -> float:
