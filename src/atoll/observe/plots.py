@@ -28,6 +28,7 @@ from atoll.observe.plot_style import (
     swatches,
 )
 from atoll.observe.plot_timeline import plot_timeline
+from atoll.sim.fleet.model import Pauses
 from atoll.sim.fleet.presets import TABLE1
 from atoll.sim.fleet.result import SHARES, FleetResult
 from atoll.sim.units import YEAR, say_count, say_duration, say_rate
@@ -126,10 +127,14 @@ def _colours(series: Sequence[Series]) -> dict[Series, str]:
 
 
 def _published(result: FleetResult) -> float | None:
-    """What the paper's Table 1 says about this very fleet, if it does."""
+    """What the paper's Table 1 says about this very fleet, if it does.
+
+    With other pauses than those fitted to that table, a fleet is another one.
+    """
     fleet, (learners, elastic) = result.fleet, _series(result)
+    usual = Pauses(elastic=elastic)
     is_papers = not fleet.shocks and all(
-        island.mtbi_s == YEAR and island.trace is None for island in fleet.islands
+        island.mtbi_s == YEAR and island.trace is None and island.pauses == usual for island in fleet.islands
     )
     for cell in TABLE1 if is_papers else ():
         if (cell.chips, cell.learners, cell.elastic) == (fleet.chips, learners, elastic):

@@ -97,11 +97,17 @@ def test_published_values_are_marked_only_beside_the_fleets_of_the_paper(tmp_pat
     )
     others = [replace(result(300_000, 2, 0.8), fleet=struck), result(777_000, 2, 0.7)]
     plot_goodput(others, tmp_path / "ours.svg")
+    slower = Pauses(down_s=60.0)
+    slow = [
+        replace(result(chips, 2, 0.8), fleet=even_fleet(chips, 2, pauses=slower))
+        for chips in (150_000, 300_000)
+    ]
+    plot_goodput(slow, tmp_path / "slow.svg")
     marks = {
         name: sum("Open marks: published" in word for word in words(tmp_path / f"{name}.svg"))
-        for name in ("paper", "half", "ours")
+        for name in ("paper", "half", "ours", "slow")
     }
-    assert marks == {"paper": 1, "half": 1, "ours": 0}
+    assert marks == {"paper": 1, "half": 1, "ours": 0, "slow": 0}
 
 
 def test_one_number_of_chips_is_drawn_without_lines(tmp_path):
