@@ -94,7 +94,9 @@ def read_traces(path: Path) -> dict[str, CapacityTrace]:
                     values.append(chips)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
-            f"The trace {path} cannot be read: {error}.", "There is no fleet without it.", "Mend the file."
+            f"The trace {path} cannot be read: {error}.",
+            "There is no fleet without it.",
+            "Check the path; a trace is a CSV in UTF-8.",
         ) from error
     if not columns:
         raise ConfigError(

@@ -17,7 +17,8 @@ from atoll.sim.fleet.simulate import simulate
 from atoll.sim.units import DAY, YEAR
 
 TRUTH = Pauses(quantum_s=4.0, down_s=40.0, up_s=25.0, returns=Delay(mean_s=200.0), outage_s=300.0)
-SIZES = ((30_000, 1), (120_000, 2), (240_000, 1), (480_000, 1))
+SIZES = ((120_000, 2), (480_000, 1))
+RIGID = Cell(chips=1_200_000, learners=1, elastic=False, goodput_percent=50.0)
 
 
 def table(pauses, *, elastic, uptime=False):
@@ -44,6 +45,11 @@ def elastic_fit():
 @pytest.fixture(scope="module")
 def rigid_fit():
     return fit_table(table(TRUTH, elastic=False), seed=3)
+
+
+@pytest.fixture(scope="module")
+def mixed_fit():
+    return fit_table([replace(RIGID, elastic=True, goodput_percent=58.0), RIGID])
 
 
 def by_name(fit):
@@ -83,6 +89,29 @@ def test_every_range_holds_its_best_value(elastic_fit):
     assert len(elastic_fit.constants) == 6
     for constant in elastic_fit.constants:
         assert constant.low <= constant.best <= constant.high
+
+
+def test_the_outage_is_that_of_the_step_which_the_elastic_cells_have_found(mixed_fit):
+    assert abs(mixed_fit.pauses.quantum_s - Pauses().quantum_s) > 0.5  # otherwise this shows nothing
+    fleet = even_fleet(1_200_000, pauses=replace(mixed_fit.pauses, elastic=False))
+    search = fitting._Search([RIGID], fitting._RIGID, YEAR, 256, Pauses(), 1)
+    (result,) = simulate([fleet], horizon_s=search._horizon_s, repetitions=search._repetitions)
+    assert 100 * result.goodput == pytest.approx(50, abs=0.05)
+
+
+def test_two_numbers_with_five_constants_are_met_exactly(mixed_fit):
+    assert mixed_fit.rms < 0.02
+    assert mixed_fit.pauses.outage_s == by_name(mixed_fit)["outage"].best
+
+
+def test_a_table_of_few_sizes_is_simulated_for_a_shorter_time():
+    one, all_ = (
+        fitting._Search(cells, fitting._ELASTIC, YEAR, 256, Pauses(), 1)
+        for cells in (TABLE1[5:6], TABLE1[5:])
+    )
+    assert one._horizon_s * 150_000 / YEAR == pytest.approx(fitting.FEWEST_FAILURES)
+    assert all_._horizon_s * 2_400_000 / YEAR == pytest.approx(fitting.FAILURES)
+    assert fitting.FEWEST_FAILURES * one._repetitions <= fitting.FAILURES * all_._repetitions
 
 
 def test_a_constant_that_ends_at_the_bound_of_the_search_is_open():
@@ -137,7 +166,7 @@ def test_a_table_that_cannot_be_read_is_refused_with_the_place(tmp_path, text, w
 
 
 def test_a_table_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"(?s)cannot be read.*Check the path"):
         read_table(tmp_path / "none.csv")
 
 
