@@ -188,12 +188,12 @@ def _why_quorum(plan: Plan) -> str:
     if chosen.quorum < half:
         return (
             f"{text}; K = {chosen.quorum + 1} would be missed "
-            f"{percent(1.0 - uptimes[chosen.quorum + 1] / uptimes[1], 2)} of the time in which any step, "
+            f"{percent(1.0 - uptimes[chosen.quorum + 1] / uptimes[1], 3)} of the time in which any step, "
             f"and we allow {percent(QUORUM_MAY_COST)} (ours)."
         )
     if chosen.quorum == 1:
         return f"{text}; half of them is one, so that nobody waits for another (the paper runs K = 1 too)."
-    missed = percent(1.0 - uptimes[chosen.quorum] / uptimes[1], 2)
+    missed = percent(1.0 - uptimes[chosen.quorum] / uptimes[1], 3)
     return (
         f"{text}, half of them; that is missed {missed} of the time in which any step, and we allow "
         f"{percent(QUORUM_MAY_COST)} (ours; the paper runs K = 1 with grace)."

@@ -9,15 +9,17 @@ Shocks are rare: a simulated month sees none or two, and candidates would differ
 closed form, as a share of time lost. A shock of scope "learner" strikes an island, and all learners that
 live there at once; one of scope "fleet" strikes all islands at once. So the chance that k learners step is
 found by asking first whether the fleet is struck, then which islands are dark, and only then how many
-learners of the others step. Every uptime of a plan comes from there. The few layouts that are shown are
-simulated whole too, and lock-step with them: that is where participation comes from, and a second goodput.
+learners of the others step. An island to which a spot market grants nothing is dark too; that markets of
+several islands fail at the same hours is not looked at. Every uptime of a plan comes from there. The few
+layouts that are shown are simulated whole too, and lock-step with them: that is where participation comes
+from, and a second goodput.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +27,7 @@ import numpy as np
 from atoll.sim.fleet.model import Fleet, Pauses, Shock, lock_step
 from atoll.sim.fleet.result import FleetResult
 from atoll.sim.fleet.simulate import simulate
+from atoll.sim.fleet.trace import CapacityTrace
 from atoll.sim.plan.fleet_file import FleetSpec
 from atoll.sim.plan.layouts import SPLITS, Layout, can_split, fleet_of, island_of
 from atoll.sim.units import DAY
@@ -84,6 +87,8 @@ class Paces:
     num_distinct: int
     shocked: tuple[Shocked, ...]
     """Of each kind of island."""
+    market: tuple[float, ...]
+    """Of each kind of island: share of time in which it is granted any chip."""
 
     def goodput(self, site: int, parts: int, mtbi_factor: float) -> float:
         """Share of a learner's chip time spent on useful steps."""
@@ -91,8 +96,9 @@ class Paces:
 
     def group(self, site: int, islands: int, parts: int, mtbi_factor: float) -> Group:
         """So many islands of a kind, each in so many learners."""
-        uptime = min(1.0, self.learners[site, parts, mtbi_factor].uptime_one)
-        return Group(islands, parts, uptime, self.shocked[site])
+        market, shocked = self.market[site], self.shocked[site]
+        uptime = min(1.0, self.learners[site, parts, mtbi_factor].uptime_one / market)
+        return Group(islands, parts, uptime, replace(shocked, island=shocked.island * market))
 
 
 def simulate_paces(spec: FleetSpec, seed: int) -> Paces:
@@ -117,6 +123,7 @@ def simulate_paces(spec: FleetSpec, seed: int) -> Paces:
         horizon_s=horizon_s,
         num_distinct=len(distinct),
         shocked=tuple(_shocked(spec.shocks, site.pauses) for site in spec.sites),
+        market=tuple(_market(site.trace, horizon_s) for site in spec.sites),
     )
 
 
@@ -181,6 +188,15 @@ def _shocked(shocks: tuple[Shock, ...], pauses: Pauses) -> Shocked:
         goodput *= max(0.0, 1.0 - share * away - still)
         left[shock.scope] *= max(0.0, 1.0 - (away if share == 1.0 else 0.0) - still)
     return Shocked(goodput, island=left["learner"], fleet=left["fleet"])
+
+
+def _market(trace: CapacityTrace | None, horizon_s: float) -> float:
+    """Share of time in which a trace grants any chip; a trace that grants none at all was refused."""
+    if trace is None:
+        return 1.0
+    return (
+        CapacityTrace(trace.times_s, tuple(float(chips > 0) for chips in trace.chips)).mean(horizon_s) or 1.0
+    )
 
 
 def _horizon_s(spec: FleetSpec, fleets: Sequence[Fleet]) -> float:

@@ -9,10 +9,11 @@ import pytest
 from atoll.sim.fleet.model import Fleet
 from atoll.sim.fleet.simulate import simulate
 from atoll.sim.plan.evaluate import World, muster
+from atoll.sim.plan.fleet_file import parse_fleet
 from atoll.sim.plan.layouts import Share, fleet_of, island_of
 from atoll.sim.plan.pace import Group, Shocked, at_least, simulate_paces, simulate_whole
 from atoll.sim.units import DAY
-from tests.unit.sim.plan.fleets import fleet, island
+from tests.unit.sim.plan.fleets import fleet, island, text
 
 UNSHOCKED = Shocked(goodput=1.0, island=1.0, fleet=1.0)
 LAYOUT = (Share(0, 2, 2), Share(1, 1, 1))
@@ -65,6 +66,17 @@ def test_shocks_of_an_island_that_is_not_elastic_agree_too():
     (result,) = simulate([fleet_of(spec, (Share(0, 1, 1),))], horizon_s=2000 * DAY, repetitions=8, seed=3)
     assert crew.goodput == pytest.approx(result.goodput, abs=0.01)
     assert crew.uptimes[1] == pytest.approx(result.uptime_one, abs=0.01)
+
+
+def test_learners_of_one_island_are_without_a_grant_together(tmp_path):
+    (tmp_path / "spot.csv").write_text("time_s,learner,chips\n0,a,128\n864000,a,0\n1728000,a,0\n")
+    spec = parse_fleet(text(island("a", trace="spot.csv")), folder=tmp_path)
+    layout = (Share(0, 1, 2),)
+    crew = muster(World(spec, simulate_paces(spec, 1)), layout)
+    whole, _ = simulate_whole(spec, {layout: 1}, [], 1)
+    for k in (1, 2):
+        assert crew.uptimes[k] == pytest.approx(whole[layout].uptime[k], abs=0.005)
+        assert crew.uptimes[k] == pytest.approx(0.5, abs=0.005)
 
 
 def test_goodput_and_uptime_put_together_agree_with_the_whole_fleet(failing):
