@@ -278,11 +278,11 @@ def test_at_low_uptimes_no_quorum_is_said_to_cost_nothing():
 
 
 def test_a_quorum_is_measured_by_the_time_in_which_any_step():
-    """Both of four at 0.05 %: absolutely little is missed, and most of what there is."""
-    more = '[[shock]]\nname = "site"\nevery = "1h"\nshare = 1.0\nreturns = "120d"\n'
+    """Any of four step 0.05 % of the time: two of them are missed for most of it, however little that is."""
+    more = '[[shock]]\nname = "site"\nevery = "1h"\nshare = 1.0\nreturns = "1y"\n'
     spec = fleet(*(island(name, mtbi="inf", shrink="0s", grow="0s") for name in "abcd"), more=more)
     crew = muster(World(spec, simulate_paces(spec, 1)), tuple(Share(n, 1, 1) for n in range(4)))
-    assert 0 < crew.uptimes[1] < 0.01
+    assert 0 < crew.uptimes[1] < 0.001
     assert crew.quorum == 1
 
 
