@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,13 +80,14 @@ def _answer(given: Mapping[str, Any], as_json: bool) -> None:
     """Carry one study out and tell it."""
     from atoll.cli import goodput_table as tell
     from atoll.cli.goodput_advice import advice
-    from atoll.cli.goodput_study import read_study
+    from atoll.cli.goodput_study import check_meant, read_study
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     _check_outputs(given)
-    answer: dict[str, object] = {}
+    check_meant(given)
+    answer: dict[str, Any] = {}
     if "from_run" in given:
         given = _measured(given, console, answer)
     study = read_study(given)
@@ -97,12 +99,21 @@ def _answer(given: Mapping[str, Any], as_json: bool) -> None:
         _compare(study, results, console, answer, is_paper="preset" in given)
     else:
         console.print(tell.rows_table(study, results))
-        for line in [*tell.money_lines(study, results), *(said := advice(study, results))]:
-            _say(console, line)
-        answer["advice"] = said
+        answer["advice"] = advice(study, results)
+    for line in [*tell.money_lines(study, results), *answer.get("advice", ())]:
+        _say(console, line)
     _write(given, study, results, console)
     if as_json:
-        typer.echo(json.dumps(answer))
+        typer.echo(json.dumps(_plain(answer), allow_nan=False))
+
+
+def _plain(value: object) -> object:
+    """The same without infinite numbers, which JSON does not have: null stands for never."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _simulated(study: Study, *, trace: bool) -> list[FleetResult]:
@@ -118,9 +129,9 @@ def _simulated(study: Study, *, trace: bool) -> list[FleetResult]:
         )
 
 
-def _measured(given: Mapping[str, Any], console: Console, answer: dict[str, object]) -> dict[str, Any]:
+def _measured(given: Mapping[str, Any], console: Console, answer: dict[str, Any]) -> dict[str, Any]:
     """What was given, completed with the times of a run."""
-    from atoll.cli.goodput_from_run import from_run
+    from atoll.cli.goodput_from_run import from_run, stayed
     from atoll.cli.goodput_table import taken_table
 
     completed, taken, remarks = from_run(given["from_run"], given)
@@ -129,7 +140,7 @@ def _measured(given: Mapping[str, Any], console: Console, answer: dict[str, obje
     for line in remarks:
         _say(console, line)
     answer["measured"] = {one.option: {"seconds": one.seconds, "events": one.count} for one in taken}
-    answer["remarks"] = remarks
+    answer |= {"defaults": stayed(completed), "remarks": remarks}
     return completed
 
 

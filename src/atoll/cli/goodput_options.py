@@ -66,7 +66,9 @@ Learners = Annotated[
 Mtbi = Annotated[
     str | None,
     typer.Option(
-        help="Mean time between interruptions of one chip.", show_default="1y", rich_help_panel=_FLEET
+        help="Mean time between interruptions of one chip; inf: none (null in JSON).",
+        show_default="1y",
+        rich_help_panel=_FLEET,
     ),
 ]
 Slice = Annotated[
@@ -195,7 +197,7 @@ Preset = Annotated[
 FromRun = Annotated[
     Path | None,
     typer.Option(
-        help="Take times measured in a real run: its directory.",
+        help="Take times measured in a real run: its directory. What it cannot tell stays the default.",
         rich_help_panel=_STUDY,
     ),
 ]

@@ -7,6 +7,7 @@ look like, not measurements of anybody's fleet: whoever knows their own writes a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from atoll.errors import ConfigError
@@ -14,7 +15,7 @@ from atoll.sim.fleet.delay import Delay
 from atoll.sim.fleet.model import Scope, Shock
 from atoll.sim.units import DAY, HOUR, MINUTE, YEAR, read_duration, read_number
 
-__all__ = ["ILLUSTRATIONS", "read_shock"]
+__all__ = ["ILLUSTRATIONS", "read_shock", "read_shocks"]
 
 ILLUSTRATIONS = {
     "rack": Shock(name="rack", every_s=30 * DAY, share=0.02, returns=Delay(mean_s=HOUR)),
@@ -26,6 +27,20 @@ ILLUSTRATIONS = {
 
 _NEEDED = ("every", "share", "down")
 _EXAMPLE = "rack:every=30d,share=0.1,down=1h"
+
+
+def read_shocks(texts: Sequence[str]) -> tuple[Shock, ...]:
+    """All that were asked for; two of one name could not be told apart, and are refused."""
+    shocks = tuple(read_shock(text) for text in texts)
+    names = [shock.name for shock in shocks]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"--shock {twice} was given twice.",
+            "The answer could not say which of them costs what.",
+            f"Leave one out, or give it another name: {twice}-2:every=30d,share=0.1,down=1h.",
+        )
+    return shocks
 
 
 def read_shock(text: str) -> Shock:

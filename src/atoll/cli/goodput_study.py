@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from atoll.cli.goodput_shocks import read_shock
+from atoll.cli.goodput_shocks import read_shocks
 from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
-from atoll.sim.fleet.model import Fleet, Pauses, Shock, SyncerOutages, even_fleet
+from atoll.sim.fleet.model import MAX_LEARNERS, Fleet, Pauses, Shock, SyncerOutages, even_fleet
 from atoll.sim.fleet.presets import Cell, cells_of
 from atoll.sim.fleet.trace import CapacityTrace, read_traces
 from atoll.sim.units import DAY, read_count, read_counts, read_duration, read_number, say_count
 
-__all__ = ["Row", "Study", "read_study"]
+__all__ = ["Row", "Study", "check_meant", "read_study"]
 
 CHIPS = "150k,1.2M"
 LEARNERS = "1,2,4,8,16"
@@ -27,6 +27,8 @@ TABLE_DAYS = 1.0
 REPETITIONS = 8
 """Seconds of computing instead of minutes, and errors well below a point. Tables have many cells."""
 MOST_REPETITIONS = 100_000
+MOST_SEED = 2**63 - 1
+MOST_MONEY = 1e6
 SYNCER_DOWN = "1min"
 ELASTICITY = {"elastic": (True,), "none": (False,), "both": (False, True)}
 
@@ -41,6 +43,8 @@ _PAUSE_OPTIONS = {
 _SHAPE = ("chips", "learners", "elastic", "elasticity", "quorum", "speed_spread")
 _WORLD = ("traces", "shocks", "syncer_mtbf", "syncer_down")
 _CONSTANTS = ("step", "down", "up", "return_mean", "outage")
+_OF_ELASTIC = ("down", "up", "return_mean", "return_shape", "return_power")
+_OF_RIGID = ("outage", "reload", "checkpoint")
 _ONE_FLEET = ("timeline", "write_traces")
 
 
@@ -120,6 +124,21 @@ class Study:
         }
 
 
+def check_meant(given: Mapping[str, Any]) -> None:
+    """Refuse a constant of learners that the study does not have: it would have no effect."""
+    if "preset" in given or "fit" in given:
+        return
+    kinds = _elasticity(given)
+    for elastic, options, kind in ((True, _OF_ELASTIC, "elastic"), (False, _OF_RIGID, "not elastic")):
+        idle = [_flag(option) for option in options if option in given]
+        if idle and elastic not in kinds:
+            raise ConfigError(
+                f"{' and '.join(idle)} given, and {'no learner is' if elastic else 'all learners are'} elastic.",
+                f"That is about learners that are {kind}, so it would have no effect.",
+                f"Leave it out, or add {'--elastic' if elastic else '--no-elastic'} or --elasticity both.",
+            )
+
+
 def read_study(given: Mapping[str, Any]) -> Study:
     """The study that was asked for; nonsense and contradictions are refused with a sentence."""
     _check_together(given)
@@ -129,17 +148,17 @@ def read_study(given: Mapping[str, Any]) -> Study:
         rows=rows,
         cells=cells,
         mtbi_s=read_duration(given.get("mtbi", "1y"), "--mtbi"),
-        slice_chips=read_count(given.get("slice_chips", "256"), "--slice"),
+        slice_chips=read_count(given.get("slice_chips", "256"), "--slice-chips"),
         pauses=_pauses(given),
         speed_spread=read_number(given.get("speed_spread", "0"), "--speed-spread"),
         quorum=read_count(given.get("quorum", 1), "--quorum"),
-        shocks=tuple(read_shock(text) for text in given.get("shocks", ())),
+        shocks=read_shocks(given.get("shocks", ())),
         traces=read_traces(given["traces"]) if "traces" in given else {},
         syncer=_syncer(given),
         horizon_s=DAY * read_number(given.get("days", TABLE_DAYS if cells else DAYS), "--days", above=True),
         repetitions=_repetitions(given),
-        seed=read_count(given["seed"], "--seed", least=0),
-        price=read_number(given["price"], "--price") if "price" in given else None,
+        seed=read_count(given["seed"], "--seed", least=0, most=MOST_SEED),
+        price=_price(given),
     )
     for row in rows:
         study.fleet(row)
@@ -158,7 +177,7 @@ def _rows(given: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Row, ...]:
     if cells:
         return tuple(Row(cell.chips, cell.learners, cell.elastic) for cell in cells)
     chips = read_counts(given.get("chips", CHIPS), "--chips")
-    learners = read_counts(given.get("learners", LEARNERS), "--learners")
+    learners = read_counts(given.get("learners", LEARNERS), "--learners", most=MAX_LEARNERS)
     rows = tuple(Row(n, m, elastic) for n in chips for elastic in _elasticity(given) for m in learners)
     for name in _ONE_FLEET:
         if name in given and len(rows) > 1:
@@ -223,6 +242,19 @@ def _repetitions(given: Mapping[str, Any]) -> int:
             f"Give at most {MOST_REPETITIONS:,}.",
         )
     return asked
+
+
+def _price(given: Mapping[str, Any]) -> float | None:
+    if "price" not in given:
+        return None
+    price = read_number(given["price"], "--price")
+    if price > MOST_MONEY:
+        raise ConfigError(
+            f"--price is {price:g}.",
+            "Nobody pays that for an hour of one chip.",
+            f"Give at most {MOST_MONEY:g}, in a larger currency if need be.",
+        )
+    return price
 
 
 def _check_together(given: Mapping[str, Any]) -> None:

@@ -60,12 +60,12 @@ def read_count(text: str | float, name: str, *, least: int = 1, most: int = MOST
     return round(value)
 
 
-def read_counts(text: str, name: str, *, least: int = 1) -> tuple[int, ...]:
+def read_counts(text: str, name: str, *, least: int = 1, most: int = MOST_COUNTED) -> tuple[int, ...]:
     """Several of them: 150k,1.2M. Each once, in the order given."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         raise ConfigError(f"{name} is empty.", "There is nothing to compute.", "Write for example 1,2,4,8.")
-    return tuple(dict.fromkeys(read_count(part, name, least=least) for part in parts))
+    return tuple(dict.fromkeys(read_count(part, name, least=least, most=most) for part in parts))
 
 
 def read_duration(text: str | float, name: str, *, zero: bool = False) -> float:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from atoll.cli.goodput_from_run import take
+from atoll.cli.goodput_from_run import stayed, take
 from atoll.cli.goodput_shocks import ILLUSTRATIONS, read_shock
 from atoll.cli.goodput_study import Row, read_study
 from atoll.cli.main import run
@@ -96,6 +96,26 @@ def test_a_single_repetition_has_no_error_to_tell(capsys):
     assert found["cells"][0]["stderr"] is None
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--mtbi", "inf"],
+        ["--return", "inf"],
+        ["--syncer-mtbf", "inf"],
+        ["--shock", "none:every=inf,share=1,down=inf"],
+        ["--repetitions", "1"],
+    ],
+)
+def test_json_has_null_for_what_never_happens_and_no_infinity(capsys, flags):
+    assert goodput("--chips", "20k", "--learners", "2", "--days", "0.2", *flags, "--json") == 0
+    line = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "Infinity" not in line
+    assert "NaN" not in line
+    found = json.loads(line)
+    if "--mtbi" in flags:
+        assert found["settings"]["mtbi_s"] is None
+
+
 def test_money_is_chip_time_without_useful_steps(capsys):
     found = answer(capsys, *SMALL, "--learners", "1,4", "--price", "2.5")
     for cell in found["cells"]:
@@ -121,6 +141,14 @@ def test_the_papers_table_comes_with_the_distance_and_whose_constants_they_are(c
         assert words in captured.err
     first = found["cells"][0]
     assert first["goodput_percent"] - found["theirs_percent"][0] == pytest.approx(found["residuals"][0])
+
+
+def test_the_papers_table_says_what_is_wasted_at_a_price(capsys):
+    assert goodput("--preset", "paper-table1", "--days", "0.05", "--repetitions", "2", "--price", "2") == 0
+    out = capsys.readouterr().out
+    assert "At 2 per chip and hour" in out
+    assert "2.4M chips: " in out
+    assert "by 1 learner (not elastic)" in out
 
 
 def test_a_shock_that_hardly_ever_comes_is_said_to_be_too_rare(capsys):
@@ -259,6 +287,49 @@ def test_nonsense_is_refused_in_a_sentence(capsys, flags, what):
 
 
 @pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["--chips", "1e300"], "--chips is 1e+300"),
+        (["--slice-chips", "1e300"], "--slice-chips is 1e+300"),
+        (["--slice-chips", "0"], "--slice-chips is 0"),
+        (["--learners", "1e9", "--chips", "1e12"], "--learners is 1e+09"),
+        (["--down", "1e300s"], "--down is 1e300s"),
+        (["--price", "inf"], "--price is inf"),
+        (["--price", "1e300"], "--price is 1e+300"),
+        (["--seed", str(2**64)], "--seed is"),
+        (["--shock", "rack", "--shock", "rack:every=3d,share=0.1,down=1h"], "--shock rack was given twice"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_the_name_of_its_option(capsys, flags, what):
+    assert goodput(*flags) == 2
+    error = capsys.readouterr().err
+    assert what in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["--checkpoint", "1h"], "--checkpoint given, and all learners are elastic"),
+        (["--elastic", "--outage", "1h", "--reload", "1min"], "--outage and --reload given"),
+        (["--no-elastic", "--down", "5s"], "--down given, and no learner is elastic"),
+        (["--elasticity", "none", "--return", "5s"], "--return given, and no learner is elastic"),
+    ],
+)
+def test_a_constant_of_learners_that_are_not_there_is_refused(capsys, flags, what):
+    assert goodput(*SMALL, "--learners", "2", *flags) == 2
+    assert what in " ".join(capsys.readouterr().err.split())
+    flags = [flag for flag in flags if flag not in ("--elastic", "--no-elastic", "--elasticity", "none")]
+    assert goodput(*SMALL, "--learners", "2", *flags, "--elasticity", "both") == 0
+
+
+@pytest.mark.parametrize("option", ["--fit", "--traces"])
+def test_a_file_that_is_not_there_is_a_matter_of_its_path(capsys, option):
+    assert goodput(option, "none.csv") == 2
+    assert "Check the path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("row", "what"),
     [("0,spot-a,5", "learner-0 to learner-1"), ("0,learner-0,50000", "which has 10000")],
 )
@@ -292,6 +363,25 @@ def test_times_of_a_run_become_constants():
         "step": 4, "outage": 3, "return_mean": 3, "syncer_down": 1,
     }  # fmt: skip
     assert (asked.pauses.down_s, asked.pauses.up_s) == (Pauses().down_s, Pauses().up_s)
+
+
+def test_constants_that_a_run_cannot_tell_are_named_with_their_values_and_what_hangs_on_them():
+    completed, _, said = take(times(step_s=measured(0.046)), {"seed": 1, "up": "20s"})
+    assert stayed(completed) == {"down": 17.5, "return_mean": 70.0, "outage": 82.0}
+    assert any("the defaults" in line and "shrink 17.5 s, return 1.17 min" in line for line in said)
+    assert any("decide the answer" in line and "--down and --up" in line for line in said)
+
+
+@pytest.mark.parametrize("given", [{"elastic": False}, {"elasticity": "none"}, {"down": "1s", "up": "1s"}])
+def test_the_pauses_decide_nothing_where_they_are_given_or_nobody_is_elastic(given):
+    _, _, said = take(times(step_s=measured(2.0)), given)
+    assert not any("decide the answer" in line for line in said)
+
+
+def test_what_became_of_rejoining_and_of_rounds_is_said():
+    _, _, said = take(times(rejoin_s=measured(5.0), merge_s=measured(0.5)), {})
+    assert any("merged again 5 s after" in line and "told and not simulated" in line for line in said)
+    assert any("A round took 500 ms" in line and "syncer's absence only" in line for line in said)
 
 
 def test_what_was_given_goes_before_what_was_measured():

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
-from atoll.sim.fleet.model import Fleet, Pauses, even_fleet
+from atoll.sim.fleet.model import MAX_LEARNERS, Fleet, Pauses, even_fleet
 from atoll.sim.fleet.presets import Cell
 from atoll.sim.fleet.simulate import simulate
 from atoll.sim.units import YEAR, read_count, read_number
@@ -379,7 +379,7 @@ def _cell(path: Path, line: int, row: dict[str, str]) -> Cell:
         uptime = row.get(UPTIME)
         return Cell(
             chips=read_count(row["chips"], f"chips in {where}"),
-            learners=read_count(row["learners"], f"learners in {where}"),
+            learners=read_count(row["learners"], f"learners in {where}", most=MAX_LEARNERS),
             elastic=elastic,
             goodput_percent=read_number(row["goodput_percent"], f"goodput_percent in {where}"),
             uptime_percent=read_number(uptime, f"{UPTIME} in {where}") if uptime else None,

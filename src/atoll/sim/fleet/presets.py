@@ -40,7 +40,7 @@ TABLE1_CAVEATS = (
     "The constants are fitted by us to this very table: the paper gives inputs and results, not the pauses.",
     "Pinned by the table: how long a learner stands still per failure where failures are rare (23 to 30 s; "
     "so shrinking and growing take 27 to 31 s together, if a slice is back after 1 to 7 minutes), and the "
-    "outage of a learner that is not elastic (76 to 86 s).",
+    "outage of a learner that is not elastic (76 to 86 s at a step of 5 s, a little less at a shorter one).",
     "Not pinned: how the pauses divide into shrinking and growing, the time until a slice is back, the step, "
     "the size of a slice, the shape of the return delay.",
     "The table is one reading of the paper; the column 1.2M and most of 2.4M were read twice.",
