@@ -29,6 +29,8 @@ REPETITIONS = 8
 MOST_REPETITIONS = 100_000
 MOST_SEED = 2**63 - 1
 MOST_MONEY = 1e6
+"""For an hour of one chip, in any currency."""
+MOST_DAYS = 1e6
 SYNCER_DOWN = "1min"
 ELASTICITY = {"elastic": (True,), "none": (False,), "both": (False, True)}
 
@@ -130,10 +132,10 @@ def check_meant(given: Mapping[str, Any]) -> None:
         return
     kinds = _elasticity(given)
     for elastic, options, kind in ((True, _OF_ELASTIC, "elastic"), (False, _OF_RIGID, "not elastic")):
-        idle = [_flag(option) for option in options if option in given]
+        idle = " and ".join(_flag(option) for option in options if option in given)
         if idle and elastic not in kinds:
             raise ConfigError(
-                f"{' and '.join(idle)} given, and {'no learner is' if elastic else 'all learners are'} elastic.",
+                f"{idle} given, and {'no learner is' if elastic else 'all learners are'} elastic.",
                 f"That is about learners that are {kind}, so it would have no effect.",
                 f"Leave it out, or add {'--elastic' if elastic else '--no-elastic'} or --elasticity both.",
             )
@@ -144,6 +146,7 @@ def read_study(given: Mapping[str, Any]) -> Study:
     _check_together(given)
     cells = _cells(given)
     rows = _rows(given, cells)
+    usual_days = TABLE_DAYS if cells else DAYS
     study = Study(
         rows=rows,
         cells=cells,
@@ -155,10 +158,10 @@ def read_study(given: Mapping[str, Any]) -> Study:
         shocks=read_shocks(given.get("shocks", ())),
         traces=read_traces(given["traces"]) if "traces" in given else {},
         syncer=_syncer(given),
-        horizon_s=DAY * read_number(given.get("days", TABLE_DAYS if cells else DAYS), "--days", above=True),
+        horizon_s=DAY * read_number(given.get("days", usual_days), "--days", above=True, most=MOST_DAYS),
         repetitions=_repetitions(given),
         seed=read_count(given["seed"], "--seed", least=0, most=MOST_SEED),
-        price=_price(given),
+        price=read_number(given["price"], "--price", most=MOST_MONEY) if "price" in given else None,
     )
     for row in rows:
         study.fleet(row)
@@ -242,19 +245,6 @@ def _repetitions(given: Mapping[str, Any]) -> int:
             f"Give at most {MOST_REPETITIONS:,}.",
         )
     return asked
-
-
-def _price(given: Mapping[str, Any]) -> float | None:
-    if "price" not in given:
-        return None
-    price = read_number(given["price"], "--price")
-    if price > MOST_MONEY:
-        raise ConfigError(
-            f"--price is {price:g}.",
-            "Nobody pays that for an hour of one chip.",
-            f"Give at most {MOST_MONEY:g}, in a larger currency if need be.",
-        )
-    return price
 
 
 def _check_together(given: Mapping[str, Any]) -> None:

@@ -45,9 +45,14 @@ _RATE_WORDS = {"bps": "bit/s", "kbps": "kbit/s", "Mbps": "Mbit/s", "Gbps": "Gbit
 _AMOUNT = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf)\s*([A-Za-z/]*)\s*")
 
 
-def read_number(text: str | float, name: str, *, least: float = 0.0, above: bool = False) -> float:
-    """A plain number, at least (or above) a bound."""
-    return _bounded(_amount(text, name, {"": 1.0}, "0.5, 12, 1e9"), name, least, above)
+def read_number(
+    text: str | float, name: str, *, least: float = 0.0, above: bool = False, most: float = math.inf
+) -> float:
+    """A plain number, at least (or above) a bound, and at most another."""
+    value = _bounded(_amount(text, name, {"": 1.0}, "0.5, 12, 1e9"), name, least, above)
+    if value > most:
+        raise ConfigError(f"{name} is {value:g}.", "Nothing real is that large.", f"Give at most {most:g}.")
+    return value
 
 
 def read_count(text: str | float, name: str, *, least: int = 1, most: int = MOST_COUNTED) -> int:

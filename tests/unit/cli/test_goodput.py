@@ -296,6 +296,8 @@ def test_nonsense_is_refused_in_a_sentence(capsys, flags, what):
         (["--down", "1e300s"], "--down is 1e300s"),
         (["--price", "inf"], "--price is inf"),
         (["--price", "1e300"], "--price is 1e+300"),
+        (["--days", "1e300", "--mtbi", "inf"], "--days is 1e+300"),
+        (["--days", "inf"], "--days is inf"),
         (["--seed", str(2**64)], "--seed is"),
         (["--shock", "rack", "--shock", "rack:every=3d,share=0.1,down=1h"], "--shock rack was given twice"),
     ],

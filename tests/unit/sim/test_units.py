@@ -206,6 +206,8 @@ def test_a_plain_number_is_read_and_held_to_its_bound():
     assert read_number(0, "spread") == 0.0
     with pytest.raises(ConfigError, match="above 0"):
         read_number("0", "price", above=True)
+    with pytest.raises(ConfigError, match="at most 1000"):
+        read_number("inf", "price", most=1000)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_number("5k", "price")
 
