@@ -240,6 +240,10 @@ def _spot(answers: list[Answer]) -> str:
     )
 
 
+def _steps(count: int) -> str:
+    return f"{count or 'no'} step{'s' if count > 1 else ''}"
+
+
 def _twelve(answers: list[Answer]) -> str:
     (answer,) = answers
     cus = sorted({row["cu"] for row in answer["rows"]})
@@ -248,7 +252,7 @@ def _twelve(answers: list[Answer]) -> str:
         same = [r for r in answer["rows"] if (r["method"], r["bits"]) == (load["method"], load["bits"])]
         needs = ["never" if row["gbps"] is None else f"{row['gbps']:.3g}" for row in same]
         late = (
-            f"{100 * link['pace']:.0f} % of rounds, {link['staleness_steps'] or 'no'} step late"
+            f"{100 * link['pace']:.0f} % of rounds, {_steps(link['staleness_steps'])} late"
             if load["method"] == "decoupled"
             else f"waits {_span(link['stall_s'])} a step"
             if link["stall_s"]

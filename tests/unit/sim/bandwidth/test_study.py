@@ -70,7 +70,9 @@ def test_the_lines_of_the_others_pass_through_the_link_that_the_table_names():
     links = np.array([1e8, 1e13])
     for method in METHODS[:3]:
         (enough,) = thinnest_links(method, WIDE, [0.9])
-        assert curve(method, WIDE, links)[1] == (enough, pytest.approx(0.9, abs=1e-3))
+        link, cu = curve(method, WIDE, links)[1]
+        assert link == enough
+        assert cu == pytest.approx(0.9, abs=1e-3)
 
 
 def test_what_a_link_makes_late_is_told_as_ours_and_as_the_papers():
