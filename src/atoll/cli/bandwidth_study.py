@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from atoll.observe.formats import finite
 from atoll.sim.bandwidth import study
 from atoll.sim.bandwidth.closed import mean_bits_per_s, most_rounds, syncer_bits_per_s
 from atoll.sim.bandwidth.study import NAMES, Load, Need, OnLink
@@ -211,8 +212,8 @@ def _as_json(
                 "method": need.method,
                 "bits": need.bits,
                 "cu": need.cu,
-                "gbps": _finite(need.bits_per_s / 1e9),
-                "closed_gbps": _finite(need.closed_bits_per_s / 1e9),
+                "gbps": finite(need.bits_per_s / 1e9),
+                "closed_gbps": finite(need.closed_bits_per_s / 1e9),
             }
             for need in found
         ],
@@ -221,15 +222,11 @@ def _as_json(
                 "method": load.method,
                 "bits": load.bits,
                 "mean_gbps": load.mean_bits_per_s / 1e9,
-                "peak_gbps": _finite(load.peak_bits_per_s / 1e9),
+                "peak_gbps": finite(load.peak_bits_per_s / 1e9),
             }
             for load in carried
         ],
         "syncer": [{"bits": traffic.bits, "gbps": syncer_bits_per_s(traffic) / 1e9} for traffic in traffics],
         "link": [asdict(row) for row in on_link],
-        "largest_difference": _finite(max(need.difference for need in found)),
+        "largest_difference": finite(max(need.difference for need in found)),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

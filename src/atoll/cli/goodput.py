@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from rich.console import Console
 from atoll.cli import goodput_options as opt
 from atoll.cli.options import AsJson
 from atoll.errors import ConfigError
+from atoll.observe.formats import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,16 +104,7 @@ def _answer(given: Mapping[str, Any], as_json: bool) -> None:
         _say(console, line)
     _write(given, study, results, console)
     if as_json:
-        typer.echo(json.dumps(_plain(answer), allow_nan=False))
-
-
-def _plain(value: object) -> object:
-    """The same without infinite numbers, which JSON does not have: null stands for never."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        typer.echo(json.dumps(finite(answer), allow_nan=False))
 
 
 def _simulated(study: Study, *, trace: bool) -> list[FleetResult]:

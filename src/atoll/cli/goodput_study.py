@@ -79,14 +79,14 @@ class Study:
     seed: int
     price: float | None = None
 
-    def fleet(self, row: Row, pauses: Pauses | None = None) -> Fleet:
-        """The fleet of one row, on request with other pauses."""
+    def fleet(self, row: Row) -> Fleet:
+        """The fleet of one row."""
         fleet = even_fleet(
             row.chips,
             row.learners,
             mtbi_s=self.mtbi_s,
             slice_chips=self.slice_chips,
-            pauses=replace(pauses or self.pauses, elastic=row.elastic),
+            pauses=replace(self.pauses, elastic=row.elastic),
             speed_spread=self.speed_spread,
             quorum=self.quorum,
             shocks=self.shocks,

@@ -9,6 +9,8 @@ a learner's name must not reach a terminal.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "UNKNOWN",
@@ -16,6 +18,7 @@ __all__ = [
     "data_size",
     "decimal",
     "duration",
+    "finite",
     "loss",
     "millis",
     "percent",
@@ -110,3 +113,14 @@ def _scaled(value: float, units: tuple[str, ...]) -> tuple[str, str]:
     is_whole = unit == 0 and float(value).is_integer()
     digits = 0 if is_whole or size >= 99.95 else 1 if size >= 9.995 else 2
     return f"{'-' if value < 0 else ''}{size:.{digits}f}", units[unit]
+
+
+def finite(value: Any) -> Any:
+    """The same value without NaN and infinity, which JSON does not have: null stands there."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

@@ -7,7 +7,6 @@ what the run was allowed and who trained how much of it, so that two runs can be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from atoll.observe.formats import UNKNOWN, count, decimal, duration, loss, millis, percent, plain, si
+from atoll.observe.formats import UNKNOWN, count, decimal, duration, finite, loss, millis, percent, plain, si
 from atoll.observe.learners import details_of, learner_table, summary_columns
 from atoll.observe.parts import Status, fact_grid, traffic_facts, unit_of
 
@@ -83,7 +82,7 @@ class Summary:
             "kills": list(self.kills),
             "learner_details": list(details_of(status)),
         }
-        return {key: _finite(value) for key, value in found.items()}
+        return {key: finite(value) for key, value in found.items()}
 
 
 def render_summary(summary: Summary) -> RenderableType:
@@ -176,14 +175,3 @@ def _shares(details: Sequence[Mapping[str, Any]], unit: str) -> str:
     (name, tokens), rest = known[0], known[1:]
     parts = [f"{name} trained on {si(tokens)} {unit}", *(f"{name} on {si(tokens)}" for name, tokens in rest)]
     return ", ".join(parts) + "."
-
-
-def _finite(value: Any) -> Any:
-    """The same value without NaN and infinity, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value

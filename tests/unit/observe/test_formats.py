@@ -12,6 +12,7 @@ from atoll.observe.formats import (
     data_size,
     decimal,
     duration,
+    finite,
     loss,
     millis,
     percent,
@@ -95,5 +96,10 @@ def test_foreign_text_becomes_one_printable_line():
     assert plain(7) == "7"
 
 
+def test_what_json_does_not_have_becomes_null_wherever_it_stands():
+    found = finite({"a": math.inf, "b": [math.nan, 1.5, (-math.inf, 2)], "c": "inf", "d": None})
+    assert found == {"a": None, "b": [None, 1.5, [None, 2]], "c": "inf", "d": None}
+
+
 def test_every_public_name_is_covered_here():
-    assert {shape.__name__ for shape in NUMBERS} | {"UNKNOWN", "plain"} == set(formats.__all__)
+    assert {shape.__name__ for shape in NUMBERS} | {"UNKNOWN", "finite", "plain"} == set(formats.__all__)

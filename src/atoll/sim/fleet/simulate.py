@@ -46,9 +46,9 @@ def simulate(
     outside = Outside.of(fleets, repetitions, horizon_s, seed)
     stops = Stops(fleets, repetitions, lanes.fleet, lanes.repetition)
     for number, fleet in enumerate(fleets):
-        absences = syncer_absences(fleet, repetitions, horizon_s, seed)
-        if absences is not None:
-            stops.syncer_away(number, *absences)
+        if fleet.syncer is not None:
+            away = [syncer_absences(fleet.syncer, r, horizon_s, seed) for r in range(repetitions)]
+            stops.syncer_away(number, away)
     recorder = Recorder((lanes.repetition == 0) & trace)
     recorder.add(np.arange(len(lanes.fleet)), np.zeros(len(lanes.fleet)), chips_at_work(lanes.now))
     pools = [Pool(lanes, elastic, outside, stops, recorder, horizon_s) for elastic in (True, False)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.sim.fleet.model import Fleet
+from atoll.sim.fleet.model import Fleet, SyncerOutages
 from atoll.sim.fleet.outside import FLEET_LANE, poisson_times
 from atoll.sim.fleet.streams import lane_keys, uniform
 
@@ -45,9 +45,11 @@ class Stops:
         elif real.any():
             self._kept.append((lanes[real], start_s[real], end_s[real]))
 
-    def syncer_away(self, fleet: int, repetitions: Ints, start_s: Floats, end_s: Floats) -> None:
-        """The syncer of a fleet is away, in these repetitions."""
-        self._absences[fleet] = (repetitions, start_s, end_s)
+    def syncer_away(self, fleet: int, by_repetition: list[tuple[Floats, Floats]]) -> None:
+        """The syncer of a fleet is away: starts and ends, for each repetition."""
+        self._absences[fleet] = _joined(
+            [(np.full(start.size, number), start, end) for number, (start, end) in enumerate(by_repetition)]
+        )
 
     def close_window(self, end_s: float) -> None:
         """Count what lies before a time, and keep what lies after it."""
@@ -90,21 +92,16 @@ class Stops:
 
 
 def syncer_absences(
-    fleet: Fleet, repetitions: int, horizon_s: float, seed: int
-) -> tuple[Ints, Floats, Floats] | None:
-    """When the syncer of a fleet is away: repetition, start and end of each absence."""
-    if fleet.syncer is None:
-        return None
-    parts = []
-    for repetition in range(repetitions):
-        failures = poisson_times(fleet.syncer.every_s, horizon_s, seed, repetition, FLEET_LANE, SYNCER_SALT)
-        key = lane_keys(seed, np.array([repetition]), np.array([FLEET_LANE]), SYNCER_SALT + 1)
-        down = fleet.syncer.down.draw(uniform(key, np.arange(failures.size, dtype=np.uint64)))
-        # The clock to the next failure starts at the return: absences push all later ones back.
-        start = failures + np.concatenate([[0.0], np.cumsum(down)[:-1]])[: failures.size]
-        inside = start < horizon_s
-        parts.append((np.full(inside.sum(), repetition), start[inside], (start + down)[inside]))
-    return _joined(parts)
+    syncer: SyncerOutages, repetition: int, horizon_s: float, seed: int
+) -> tuple[Floats, Floats]:
+    """When the syncer is away in one repetition: start and end of each absence, in order."""
+    failures = poisson_times(syncer.every_s, horizon_s, seed, repetition, FLEET_LANE, SYNCER_SALT)
+    key = lane_keys(seed, np.array([repetition]), np.array([FLEET_LANE]), SYNCER_SALT + 1)
+    down = syncer.down.draw(uniform(key, np.arange(failures.size, dtype=np.uint64)))
+    # The clock to the next failure starts at the return: absences push all later ones back.
+    start = failures + np.concatenate([[0.0], np.cumsum(down)[:-1]])[: failures.size]
+    inside = start < horizon_s
+    return start[inside], (start + down)[inside]
 
 
 def _joined(parts: list[tuple[Ints, Floats, Floats]]) -> tuple[Ints, Floats, Floats]:

@@ -15,7 +15,6 @@ from itertools import pairwise
 from atoll.core.members import NAME
 from atoll.core.params import RunParams
 from atoll.errors import ConfigError
-from atoll.sim.engine import Chance
 from atoll.sim.fleet.model import MAX_LEARNERS, Fleet, SyncerOutages
 from atoll.sim.fleet.trace import CapacityTrace
 
@@ -151,17 +150,13 @@ def horizon_s(merges: int, step_s: float) -> float:
 
 
 def draw_outages(syncer: SyncerOutages | None, until_s: float, seed: int) -> tuple[tuple[float, float], ...]:
-    """When the syncer is away: a stream of its own, so that it changes no trace."""
+    """When the syncer is away: what the fleet simulator draws for its first repetition."""
     if syncer is None:
         return ()
-    import numpy as np
+    from atoll.sim.fleet.uptime import syncer_absences
 
-    rng = Chance(seed).branch("syncer outages")
-    outages, now_s = [], 0.0
-    while (start_s := now_s + rng.expovariate(1.0 / syncer.every_s)) < until_s:
-        now_s = start_s + max(1e-3, float(syncer.down.draw(np.array([rng.random()]))[0]))
-        outages.append((start_s, now_s))
-    return tuple(outages)
+    starts, ends = syncer_absences(syncer, 0, until_s, seed)
+    return tuple(pair for pair in zip(starts.tolist(), ends.tolist(), strict=True) if pair[0] < pair[1])
 
 
 def _check_step(step_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from atoll.errors import ConfigError
 from atoll.sim.fleet.delay import Delay
 from atoll.sim.fleet.model import SyncerOutages, even_fleet
+from atoll.sim.fleet.simulate import simulate
 from atoll.sim.fleet.trace import CapacityTrace
 from atoll.sim.scale.scenario import draw_outages, from_fleet, from_traces
 
@@ -45,6 +47,15 @@ def test_outages_come_in_order_and_depend_on_their_seed_alone():
     assert all(start < end for start, end in outages)
     assert outages == draw_outages(syncer, 10_000.0, 1) != draw_outages(syncer, 10_000.0, 2)
     assert draw_outages(None, 10_000.0, 1) == ()
+
+
+def test_outages_are_those_that_the_fleet_simulator_has_in_the_same_repetition():
+    syncer = SyncerOutages(every_s=500.0, down=Delay(mean_s=200.0))
+    fleet = even_fleet(100, 2, mtbi_s=math.inf, syncer=syncer)
+    until_s = 20_000.0
+    away = sum(min(end, until_s) - start for start, end in draw_outages(syncer, until_s, 7))
+    (result,) = simulate([fleet], horizon_s=until_s, repetitions=1, seed=7)
+    assert result.merging == pytest.approx(1 - away / until_s)
 
 
 @pytest.mark.parametrize(
