@@ -1,0 +1,207 @@
+"""One training run, named by everything that its bits follow from.
+
+Equal cells give equal rows, bit for bit, on the same machine; so a finished cell is kept under its key and never
+run twice. Settings of the protocol carry the names and defaults of `RunConfig`; those of training are the
+lab's own. What a method does not use is set to one value (`Cell.plain`), so that Data-Parallel is not trained again
+because somebody asked for another outer rate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+from atoll.errors import ConfigError
+
+__all__ = [
+    "METHODS", "SIZES", "TASKS", "VERSION", "Cell", "Fleet", "Ideas", "Method", "Row", "Size", "Task",
+]  # fmt: skip
+
+Task = Literal["text", "moe", "vision"]
+Method = Literal["data-parallel", "elastic", "diloco", "streaming", "decoupled"]
+Size = Literal["0.05M", "tiny", "0.2M", "0.4M", "small"]
+TASKS: tuple[Task, ...] = get_args(Task)
+METHODS: tuple[Method, ...] = get_args(Method)
+SIZES: tuple[Size, ...] = get_args(Size)
+
+VERSION = 1
+"""Counted up when the same settings give other bits; rows of another version are not found again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """Who trains, how fast, and what befalls them; time is virtual."""
+
+    step_s: float = 1.0
+    """A step of a learner at speed 1 with all its chips."""
+    speeds: tuple[float, ...] = ()
+    """Of each learner, 1 if not given; a learner of half the speed takes twice as long for the same batch."""
+    jitter: float = 0.02
+    """Single steps last up to this share more or less."""
+    chips: int = 0
+    """Chips of the whole fleet that fail and come back as the fleet model says; 0: nothing fails."""
+    mtbi_s: float = 0.0
+    """Mean time between interruptions of one chip."""
+    extra: int = 0
+    """Learners beyond the first ones that are present for the first half of the work and then leave."""
+    has_deaths: bool = False
+    """Whether a learner's pause is a death of its process: a new incarnation that heals, with fresh moments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ideas:
+    """What may close the gap to Data-Parallel and is no setting of the runtime (yet)."""
+
+    momentum_warmup: float = 0.0
+    """Share of the run over which mu rises from 0."""
+    momentum_cooldown: float = 0.0
+    """Share of the run, at its end, over which mu falls to 0."""
+    eta_end: float = 0.0
+    """The outer rate moves in a line to this over the run; 0: it stays."""
+    mean_moments: bool = False
+    """Offers carry the second moments of AdamW, and learners adopt their mean; thrice the bytes up and down."""
+    average_last: float = 0.0
+    """The model is the mean of the global models over this last share of the run; 0: the last one."""
+    early_interval: int = 0
+    """H for the first `early_share` of the run; 0: the same H throughout."""
+    early_share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """The settings of one training run."""
+
+    task: Task = "text"
+    size: Size = "tiny"
+    method: Method = "decoupled"
+    learners: int = 4
+    seed: int = 1
+    """Decides initial weights, the order of the data, and the luck of the fleet."""
+    tokens: int
+    """Trained by all learners together; images for `vision`."""
+    batch: int
+    """Examples that all learners together take in one step: windows of a text, or images."""
+    learning_rate: float
+    eta: float = 0.4
+    mu: float = 0.9
+    interval_steps: int = 24
+    num_fragments: int = 24
+    overlap_steps: int = 2
+    quorum: int = 1
+    grace_fraction: float = 0.8
+    adopt: str = "overwrite"
+    blend_alpha: float = 0.5
+    codec_up: str = "bf16"
+    codec_down: str = "bf16"
+    error_feedback: bool = True
+    merge_rule: str = "rda"
+    """`rda` (mean on embeddings and vectors), `mean`, or `rda-everywhere` (every tensor of two dimensions)."""
+    own_parts: bool = False
+    """Each learner sees another part of the library, instead of windows from all of it."""
+    fleet: Fleet = field(default_factory=Fleet)
+    ideas: Ideas = field(default_factory=Ideas)
+
+    def __post_init__(self) -> None:
+        if self.learners < 1 or self.tokens < 1 or self.batch < self.learners or self.batch % self.learners:
+            raise ConfigError(
+                f"A cell has {self.learners} learners, a batch of {self.batch} and {self.tokens} tokens.",
+                "Every learner takes the same whole number of examples in a step, at least one.",
+                "Give a batch that is a multiple of the learners.",
+            )
+
+    @property
+    def key(self) -> str:
+        """Names the cell on disk: a digest of its plain settings and of the lab's version."""
+        text = json.dumps([VERSION, self.plain().settings()], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+    def plain(self) -> Cell:
+        """The same run with every setting that its method does not use at its default."""
+        if self.method in ("data-parallel", "elastic"):
+            fleet = self.fleet if self.method == "elastic" else Fleet()
+            return Cell(
+                task=self.task, size=self.size, method=self.method, learners=1, seed=self.seed,
+                tokens=self.tokens, batch=self.batch, learning_rate=self.learning_rate, fleet=fleet,
+            )  # fmt: skip
+        if self.method == "diloco":
+            return replace(self, num_fragments=1, quorum=1)
+        return replace(self, quorum=1) if self.method == "streaming" else self
+
+    def settings(self) -> dict[str, Any]:
+        """Plain values that fit into JSON; `Cell.of` makes them a cell again."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Cell:
+        """The cell whose `settings()` these are."""
+        known = {one.name for one in fields(cls)}
+        if set(settings) != known:
+            raise ConfigError(
+                f"These are no settings of a cell: {', '.join(sorted(set(settings) ^ known))}.",
+                "The run they name cannot be made again.",
+                "They belong to another version of the lab: run the experiment again.",
+            )
+        fleet = dict(settings["fleet"])
+        fleet["speeds"] = tuple(fleet["speeds"])
+        return cls(**{**settings, "fleet": Fleet(**fleet), "ideas": Ideas(**settings["ideas"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What came of a cell. Ratios are fractions of 1; all but the times follow from the settings."""
+
+    cell: Cell
+    parameters: int
+    heldout_loss: float
+    """Of the merged model, in nats per token or image."""
+    accuracy: float
+    """Share of held-out targets ranked first."""
+    curve: tuple[tuple[float, float], ...]
+    """(share of the tokens, held-out loss of the merged model on a part of the held-out data)."""
+    tokens: int
+    """Trained, by all learners together."""
+    steps: int
+    """Of all learners together."""
+    merges: int
+    goodput: float
+    """Tokens of steps kept / tokens that all chips could have trained since each learner's admission."""
+    model_goodput: float
+    """What the fleet model says of the same schedule; 1 if nothing fails."""
+    participation: float
+    """Offers merged / (rounds x learners live when they opened)."""
+    participants: float
+    """Offers in a merge, on average."""
+    merged_share: float
+    """Share of the trained tokens that were merged; the rest was overwritten, late or lost."""
+    stall_fraction: float
+    """Share of the time for which learners were held by the protocol."""
+    longest_stop_s: float
+    """Longest time in which no learner was in a step."""
+    staleness_steps: float
+    """Steps between a snapshot and the adoption of what became of it, on average."""
+    virtual_s: float
+    bytes_up: int
+    """Bodies of all offers."""
+    bytes_down: int
+    """Bodies of all publishes."""
+    incarnations: int
+    """Lives of all learners together."""
+    digest: str
+    """Of the bits of the final model."""
+    wall_s: float
+    cpu_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `Row.of` makes them a row again."""
+        return {**asdict(self), "key": self.cell.key, "version": VERSION}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Row:
+        """The row whose `to_json()` these are."""
+        known = {one.name for one in fields(cls)}
+        kept = {name: value for name, value in values.items() if name in known}
+        curve = tuple((float(at), float(loss)) for at, loss in values["curve"])
+        return cls(**{**kept, "cell": Cell.of(values["cell"]), "curve": curve})
