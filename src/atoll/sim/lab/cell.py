@@ -1,9 +1,9 @@
 """One training run, named by everything that its bits follow from.
 
-Equal cells give equal rows, bit for bit, on the same machine; so a finished cell is kept under its key and never
-run twice. Settings of the protocol carry the names and defaults of `RunConfig`; those of training are the
-lab's own. What a method does not use is set to one value (`Cell.plain`), so that Data-Parallel is not trained again
-because somebody asked for another outer rate.
+Equal cells give equal rows, bit for bit, on the same machine; so a finished cell is kept under its key and
+never run twice. Settings of the protocol carry the names and defaults of `RunConfig`; those of training are
+the lab's own. What a method does not use is set to one value (`Cell.plain`), so that Data-Parallel is not
+trained again because somebody asked for another outer rate.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Fleet:
     extra: int = 0
     """Learners beyond the first ones that are present for the first half of the work and then leave."""
     has_deaths: bool = False
-    """Whether a learner's pause is a death of its process: a new incarnation that heals, with fresh moments."""
+    """Whether a learner's pause is a death of its process: a new life that heals, with fresh moments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class Ideas:
     eta_end: float = 0.0
     """The outer rate moves in a line to this over the run; 0: it stays."""
     mean_moments: bool = False
-    """Offers carry the second moments of AdamW, and learners adopt their mean; thrice the bytes up and down."""
+    """Offers carry AdamW's moments, and learners adopt their mean; thrice the bytes, up and down."""
     average_last: float = 0.0
     """The model is the mean of the global models over this last share of the run; 0: the last one."""
     early_interval: int = 0
@@ -98,7 +98,7 @@ class Cell:
     codec_down: str = "bf16"
     error_feedback: bool = True
     merge_rule: str = "rda"
-    """`rda` (mean on embeddings and vectors), `mean`, or `rda-everywhere` (every tensor of two dimensions)."""
+    """`rda` (mean on embeddings and vectors), `mean`, or `rda-everywhere` (embeddings too)."""
     own_parts: bool = False
     """Each learner sees another part of the library, instead of windows from all of it."""
     fleet: Fleet = field(default_factory=Fleet)

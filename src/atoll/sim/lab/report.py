@@ -12,8 +12,8 @@ __all__ = ["Claim", "Experiment", "Picture", "Report", "Request", "Series", "Sta
 
 Verdict = Literal["holds", "fails", "not resolved"]
 Stages = Generator[Sequence[Cell], Sequence[Row], "Report"]
-"""Yields the cells it needs next, is sent their rows in the same order, and returns its report. Stages that follow
-from earlier rows (a learning rate chosen, then seeds at it) come one after the other."""
+"""Yields the cells it needs next, is sent their rows in the same order, and returns its report. Stages that
+follow from earlier rows (a learning rate chosen, then seeds at it) come one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """The settings that the sweeps found, for every method alike, and cells made with them.
 
-At `tiny` and M = 4 each method was swept by coordinate (`atoll lab run sweep`); at other M and sizes three learning
-rates around the transferred best were tried (`atoll lab run rates`). docs/results.md shows all of it.
+At `tiny` and M = 4 each method was swept by coordinate (`atoll lab run sweep`); at other M and sizes three
+learning rates around the transferred best were tried (`atoll lab run rates`). docs/results.md shows it all.
 """
 
 from __future__ import annotations
