@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from atoll.recipes import examples, order
 from atoll.recipes.recipe import Batch, Preset, Recipe, Shard
 
-__all__ = ["Score", "batches", "build_optimizer", "loss", "schedule", "score"]
+__all__ = ["Score", "adamw", "batches", "build_optimizer", "loss", "schedule", "score"]
 
 WARMUP = 0.05  # share of the budget
 FLOOR = 0.1  # factor that the schedule begins and ends with
@@ -34,6 +34,11 @@ class Score(NamedTuple):
 
 
 def build_optimizer(model: nn.Module, preset: Preset) -> torch.optim.Optimizer:
+    """The optimizer of a recipe."""
+    return adamw(model, preset.learning_rate, preset.weight_decay)
+
+
+def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW; matrices decay, while embeddings, norms and biases do not."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decaying: list[nn.Parameter] = []
@@ -43,10 +48,10 @@ def build_optimizer(model: nn.Module, preset: Preset) -> torch.optim.Optimizer:
             is_matrix = parameter.dim() >= 2 and id(parameter) not in embeddings
             (decaying if is_matrix else other).append(parameter)
     groups = [
-        {"params": decaying, "weight_decay": preset.weight_decay},
+        {"params": decaying, "weight_decay": weight_decay},
         {"params": other, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=preset.learning_rate, betas=(0.9, 0.95), fused=True)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
 
 
 def schedule(progress: float) -> float:
