@@ -1,0 +1,19 @@
+"""The experiments, by name: each asks one question of the lab and ends in a report.
+
+An experiment is a frozen object with a name, one line about it, and `stages(request)`. It trains nothing and
+imports no torch: it asks for cells and reads rows (`common` holds what most of them share).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from atoll.sim.lab.report import Experiment
+
+__all__ = ["EXPERIMENTS"]
+
+LISTED: tuple[Experiment, ...] = ()
+"""In the order in which people are shown them; one line each."""
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.name: one for one in LISTED})
