@@ -22,11 +22,14 @@ from torch import Tensor
 from atoll.errors import RecipeError
 from atoll.recipes import hub, order, text
 from atoll.recipes.recipe import Batch, Recipe
+from atoll.recipes.variants import vary
 
-__all__ = ["Examples", "Images", "Split", "Windows", "load"]
+__all__ = ["Examples", "Images", "Split", "Windows", "augmented_digits", "load", "parts"]
 
 DIGITS_HELDOUT_ONE_IN = 5
 DIGITS_MIDDLE = 8.0  # points go from 0 to 16
+TRAIN_VARIANTS = 32
+HELDOUT_VARIANTS = 8
 
 
 class Examples(Protocol):
@@ -86,8 +89,39 @@ def load(recipe: Recipe) -> Split:
     """The data of a recipe, read once per process."""
     preset = recipe.preset
     if recipe.unit == "images":
-        return _digits(recipe.model)
+        return Split(*_digits(recipe.model))
     return _text(recipe.model, recipe.data, preset.window, preset.train_bytes, preset.heldout_bytes)
+
+
+def parts(count: int, window: int, train_bytes: int, heldout_bytes: int) -> tuple[list[Tensor], Tensor]:
+    """The library's bytes, to train on in `count` equal parts of different topics, and the held-out ones.
+
+    The same documents as a recipe of these sizes reads, but joined in the order of their names, in which
+    neighbours belong together (`asyncio`, `email`, ...), and cut where the bytes are even.
+    """
+    texts = text.read(None, train_bytes, heldout_bytes)
+    cut = list(torch.tensor_split(_numbers(texts.train_by_name(), None), count))
+    if min(map(len, cut)) <= window:
+        raise RecipeError(
+            f"{train_bytes} bytes in {count} parts leave {min(map(len, cut))} bytes to a part.",
+            f"An example takes {window + 1} bytes, so a part would have none.",
+            "Ask for fewer parts, or for more bytes.",
+        )
+    return cut, _numbers(texts.heldout, None)
+
+
+@lru_cache(maxsize=1)
+def augmented_digits() -> Split:
+    """The digits shifted, turned, zoomed and made noisy: many variants of each, always the same ones.
+
+    1,437 images to train on are soon known by heart. Sides are those of the plain digits: no image has
+    variants on both. Held-out variants are in a fixed random order, as text is.
+    """
+    plain_train, plain_heldout = _digits(None)
+    train = _varied(plain_train, TRAIN_VARIANTS, seed=1)
+    heldout = _varied(plain_heldout, HELDOUT_VARIANTS, seed=2)
+    shuffled = order.permutation(len(heldout), 0)
+    return Split(train, Images(heldout.pixels[shuffled], heldout.labels[shuffled]))
 
 
 @lru_cache(maxsize=4)
@@ -116,14 +150,14 @@ def _numbers(documents: list[bytes], tokenizer: Any | None) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def _digits(model: str | None) -> Split:
+def _digits(model: str | None) -> tuple[Images, Images]:
     digits = hub.library("sklearn.datasets").load_digits()
     pixels = torch.from_numpy(digits.images.astype(np.float32)).unsqueeze(1) / DIGITS_MIDDLE - 1
     labels = torch.from_numpy(digits.target.astype(np.int64))
     if model is not None:
         pixels = _fitted(pixels, hub.config(model, "images"))
     held = torch.tensor([_is_held(number) for number in range(len(labels))])
-    return Split(Images(pixels[~held], labels[~held]), Images(pixels[held], labels[held]))
+    return Images(pixels[~held], labels[~held]), Images(pixels[held], labels[held])
 
 
 def _fitted(pixels: Tensor, config: Any) -> Tensor:
@@ -135,3 +169,7 @@ def _fitted(pixels: Tensor, config: Any) -> Tensor:
 def _is_held(number: int) -> bool:
     digest = hashlib.blake2b(str(number).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % DIGITS_HELDOUT_ONE_IN == 0
+
+
+def _varied(images: Images, count: int, seed: int) -> Images:
+    return Images(vary(images.pixels, count, seed), images.labels.repeat(count))

@@ -49,6 +49,12 @@ class Texts:
 
     train: list[bytes]
     heldout: list[bytes]
+    names: list[str]
+    """Of the documents in `train`; neighbours in the order of names have a topic in common."""
+
+    def train_by_name(self) -> list[bytes]:
+        """What to train on, in the order of the documents' names."""
+        return [content for _, content in sorted(zip(self.names, self.train, strict=True))]
 
 
 def read(data: str | None, train_bytes: int, heldout_bytes: int) -> Texts:
@@ -93,12 +99,12 @@ def split(documents: Sequence[Document], train_bytes: int, heldout_bytes: int) -
     kept = [document for document in ranked if _rank(document.name) % HELDOUT_ONE_IN]
     held = [document for document in ranked if _rank(document.name) % HELDOUT_ONE_IN == 0]
     train = list(_take(kept, train_bytes))
-    heldout = list(_take(held, heldout_bytes, HELDOUT_FILE_BYTES))
+    heldout = [content for _, content in _take(held, heldout_bytes, HELDOUT_FILE_BYTES)]
     if not train or not heldout:
-        whole = b"\n".join(train or [document.read() for document in held])
+        whole = b"\n".join([content for _, content in train] or [document.read() for document in held])
         cut = len(whole) - max(len(whole) // HELDOUT_ONE_IN, 1)
-        train, heldout = [whole[:cut]], [whole[cut:][:heldout_bytes]]
-    return Texts(train, heldout)
+        return Texts([whole[:cut]], [whole[cut:][:heldout_bytes]], ["all"])
+    return Texts([content for _, content in train], heldout, [name for name, _ in train])
 
 
 def stdlib() -> list[Document]:
@@ -157,8 +163,10 @@ def _is_text(file: Path) -> bool:
     return bool(start) and b"\0" not in start
 
 
-def _take(documents: Sequence[Document], most_bytes: int, most_each: int = sys.maxsize) -> Iterator[bytes]:
-    """Contents one after the other until there is enough; the last one is cut."""
+def _take(
+    documents: Sequence[Document], most_bytes: int, most_each: int = sys.maxsize
+) -> Iterator[tuple[str, bytes]]:
+    """Names and contents one after the other until there is enough; the last one is cut."""
     left = most_bytes
     for document in documents:
         if left <= 0:
@@ -166,7 +174,7 @@ def _take(documents: Sequence[Document], most_bytes: int, most_each: int = sys.m
         content = document.read()[: min(left, most_each)]
         if content:
             left -= len(content)
-            yield content
+            yield document.name, content
 
 
 def _rank(name: str) -> int:
