@@ -1,0 +1,308 @@
+"""Paired comparisons: how much better or worse, how sure we are, and whether that carries a claim.
+
+Two runs of one seed start from the same weights and see the same data, so most of what moves a loss from seed
+to seed moves both of them, and falls out of their difference. Each seed gives one relative difference in
+percent; over seeds we take the mean with Student's 95 % interval. "Below x" is claimed only if the whole
+interval is below x; if the interval lies across the limit, the claim is not resolved, and says how many seeds
+it would take if mean and spread stayed as they are. One seed tells nothing about the spread: its interval is
+infinite. Nothing is dropped: a seed that only one side has is an error, and a run that did not end in a
+finite number makes the difference NaN and the claim fail.
+
+How a gap changes with size is a power law, fitted on the linear scale (`fit_power`): a gap that is zero but
+for noise comes out negative half of the time, has no logarithm, and must not be left out of the fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.errors import ConfigError
+from atoll.sim.lab.cell import Row
+from atoll.sim.lab.report import Claim, Verdict
+
+__all__ = [
+    "Difference", "Power", "claim_at_least", "claim_below", "fit_power", "interval", "interval_of", "mean_sd",
+    "paired", "percent", "plus_minus", "seeds_needed", "spread", "student_t",
+]  # fmt: skip
+
+MAX_SEEDS = 10_000
+"""Beyond this we do not count how many seeds a claim would take."""
+EXPONENTS = np.arange(-4000, 4001) / 1000
+"""Those that a fit tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean over seeds with its 95 % interval; in percent if `paired` made it."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+    """How many."""
+    values: tuple[float, ...]
+    """Of each seed, in the order of the seeds."""
+
+
+def paired(
+    rows_a: Sequence[Row], rows_b: Sequence[Row], value: Callable[[Row], float] = lambda row: row.heldout_loss
+) -> Difference:
+    """By how many percent `value` of a is above that of b, seed by seed: 100 (a / b - 1)."""
+    side_a, side_b = _by_seed(rows_a, "first"), _by_seed(rows_b, "second")
+    if side_a.keys() != side_b.keys():
+        lonely = ", ".join(map(str, sorted(side_a.keys() ^ side_b.keys())))
+        raise ConfigError(
+            f"Two sides are compared, and only one of them has seed {lonely}.",
+            "A run without its counterpart tells nothing, and dropping it would hide that it is there.",
+            "Train the same seeds on both sides.",
+        )
+    seeds = sorted(side_a)
+    return interval_of([_relative(side_a[seed], side_b[seed], value) for seed in seeds])
+
+
+def interval_of(values: Sequence[float]) -> Difference:
+    """The mean of one figure per seed, with its 95 % interval, in the figure's own unit."""
+    mean, sd = spread(values)
+    half = math.inf
+    if len(values) > 1 and math.isfinite(sd):
+        half = student_t(len(values) - 1) * sd / math.sqrt(len(values))
+    if math.isnan(mean):
+        return Difference(mean, -math.inf, math.inf, len(values), tuple(values))
+    return Difference(mean, mean - half, mean + half, len(values), tuple(values))
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation (of a sample); the deviation of a single value is NaN."""
+    if not values:
+        raise ConfigError("There are no values.", "They have no mean.", "Train at least one seed.")
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return mean, math.nan
+    return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (len(values) - 1))
+
+
+@cache
+def student_t(freedom: int) -> float:
+    """The value that |T| stays below with 95 %, for Student's T with so many degrees of freedom.
+
+    With theta = atan(t / sqrt(freedom)) the probability is a finite sum of powers of cos theta, which grows
+    with theta (Abramowitz and Stegun, 26.7.3 and 26.7.4): bisection finds the angle.
+    """
+    low, high = 0.0, math.pi / 2
+    while low < (middle := (low + high) / 2) < high:
+        if _within(middle, freedom) < 0.95:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def seeds_needed(difference: Difference, limit: float) -> int | None:
+    """The fewest seeds whose interval would end below the limit, if mean and deviation stay as they are.
+
+    None if the mean itself is not below it, if there is no deviation to go by, or beyond `MAX_SEEDS`.
+    """
+    return _seeds_to_clear(limit - difference.mean, spread(difference.values)[1])
+
+
+def claim_below(text: str, difference: Difference, limit: float, unit: str = "%") -> Claim:
+    """Holds if the whole interval is below the limit, fails if it is above, else is not resolved."""
+    found = difference
+    verdict: Verdict = "not resolved"
+    if found.high < limit:
+        verdict = "holds"
+    elif found.low > limit or math.isnan(found.mean):
+        verdict = "fails"
+    sd = spread(found.values)[1]
+    advice = _advice(verdict, found.mean, limit - found.mean, sd, found.seeds)
+    return Claim(
+        text=text, value=found.mean, low=found.low, high=found.high, limit=limit, seeds=found.seeds,
+        verdict=verdict, advice=advice, unit=unit,
+    )  # fmt: skip
+
+
+def claim_at_least(
+    text: str, value: float, low: float, high: float, limit: float, seeds: int, unit: str = "%"
+) -> Claim:
+    """Holds if the whole interval is at or above the limit, fails if it is below, else is not resolved.
+
+    With a single seed it never holds, whatever interval is given.
+    """
+    verdict: Verdict = "not resolved"
+    if low >= limit and seeds > 1:
+        verdict = "holds"
+    elif high < limit or math.isnan(value):
+        verdict = "fails"
+    sd = (high - low) / 2 * math.sqrt(seeds) / student_t(seeds - 1) if seeds > 1 else math.nan
+    advice = _advice(verdict, value, value - limit, sd, seeds)
+    return Claim(
+        text=text, value=value, low=low, high=high, limit=limit, seeds=seeds, verdict=verdict, advice=advice,
+        unit=unit,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """y = scale * x ** exponent, with the exponent's 95 % interval.
+
+    An end of the interval that the points do not bound is infinite. Where y is noise around zero the scale
+    may come out negative; the exponent then means nothing, and its interval says so by its width.
+    """
+
+    scale: float
+    exponent: float
+    exponent_low: float
+    exponent_high: float
+
+    def at(self, x: float) -> float:
+        """The fitted y."""
+        return float(self.scale * x**self.exponent)
+
+
+def fit_power(x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None) -> Power:
+    """The power law with the least sum of weighted squares of y, which may be negative.
+
+    For each exponent on a grid the best scale has a closed form, so the best pair is found for certain. The
+    interval holds the exponents whose sum of squares is within the least one times 1 + t**2 / (n - 2) (the
+    profile of the likelihood). Weights are relative; give 1 / variance where points differ in their noise.
+    """
+    xs, ys, ws = _points(x, y, weights)
+    middle = float(np.exp(np.mean(np.log(xs))))
+    shapes = (xs / middle) ** EXPONENTS[:, None]
+    scales = (ws * ys * shapes).sum(axis=1) / (ws * shapes * shapes).sum(axis=1)
+    squares = (ws * (ys - scales[:, None] * shapes) ** 2).sum(axis=1)
+    best = int(np.argmin(squares))
+    low, high = -math.inf, math.inf
+    if len(xs) > 2:
+        freedom = len(xs) - 2
+        rounding = 1e-12 * float((ws * ys * ys).sum())
+        allowed = squares[best] * (1 + student_t(freedom) ** 2 / freedom) + rounding
+        inside = np.flatnonzero(squares <= allowed)
+        low = float(EXPONENTS[inside[0]]) if inside[0] > 0 else -math.inf
+        high = float(EXPONENTS[inside[-1]]) if inside[-1] < len(EXPONENTS) - 1 else math.inf
+    exponent = float(EXPONENTS[best])
+    return Power(float(scales[best]) * middle**-exponent, exponent, low, high)
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A fraction as a percentage: 0.962 is 96.2 %."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def plus_minus(mean: float, sd: float, digits: int = 3) -> str:
+    """1.734 ± 0.006; without a deviation the mean alone."""
+    shown = f"{mean:.{digits}f}"
+    return shown if math.isnan(sd) else f"{shown} ± {sd:.{digits}f}"
+
+
+def mean_sd(values: Sequence[float], digits: int = 3) -> str:
+    """Mean and standard deviation as a table shows them: 1.734 ± 0.006."""
+    return plus_minus(*spread(values), digits)
+
+
+def interval(difference: Difference, digits: int = 2, unit: str = "%") -> str:
+    """Mean and interval as a table shows them: +0.12 % (-0.05..+0.29)."""
+    shown = f"{difference.mean:+.{digits}f} {unit}".rstrip()
+    if math.isnan(difference.mean):
+        return "not finite"
+    if not math.isfinite(difference.high):
+        return f"{shown} (one seed)"
+    return f"{shown} ({difference.low:+.{digits}f}..{difference.high:+.{digits}f})"
+
+
+def _by_seed(rows: Sequence[Row], side: str) -> Mapping[int, Row]:
+    found = {row.cell.seed: row for row in rows}
+    if len(found) != len(rows) or not rows:
+        seeds = ", ".join(str(row.cell.seed) for row in rows)
+        raise ConfigError(
+            f"The {side} side of a comparison has the seeds {seeds or '(none)'}.",
+            "Each seed must be there once, for it is one pair.",
+            "Compare one setting with one other, at least one seed of each.",
+        )
+    return found
+
+
+def _relative(a: Row, b: Row, value: Callable[[Row], float]) -> float:
+    if (a.cell.task, a.cell.size) != (b.cell.task, b.cell.size):
+        raise ConfigError(
+            f"Seed {a.cell.seed} is compared between {a.cell.task} {a.cell.size} and "
+            f"{b.cell.task} {b.cell.size}.",
+            "Those share neither weights nor data, so they are no pair.",
+            "Compare rows of the same task and size.",
+        )
+    ours, theirs = value(a), value(b)
+    if theirs <= 0:
+        raise ConfigError(
+            f"Seed {b.cell.seed} is compared with a value of {theirs:g}.",
+            "A difference in percent of it has no meaning.",
+            "Compare with values above zero.",
+        )
+    return 100 * (ours / theirs - 1) if math.isfinite(ours) and math.isfinite(theirs) else math.nan
+
+
+def _points(
+    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    ws = [1.0] * len(x) if weights is None else weights
+    if not len(x) == len(y) == len(ws) or len(set(x)) < 2:
+        what = f"A power law is fitted to {len(x)} x, {len(y)} y and {len(ws)} weights."
+        raise ConfigError(what, "It takes points at two different x.", "Give as many of each.")
+    for name, values, is_fine in (
+        ("x", x, lambda one: 0 < one < math.inf), ("weight", ws, lambda one: 0 < one < math.inf),
+        ("y", y, math.isfinite),
+    ):  # fmt: skip
+        if wrong := [one for one in values if not is_fine(one)]:
+            raise ConfigError(
+                f"A power law is fitted to points with the {name} {wrong[0]:g}.",
+                "Sizes and weights are positive, and everything is finite, or there is no such law.",
+                "Look for the run that ended so, and fit what is left on purpose.",
+            )
+    return np.asarray(x, np.float64), np.asarray(y, np.float64), np.asarray(ws, np.float64)
+
+
+def _within(theta: float, freedom: int) -> float:
+    """The probability of |T| < sqrt(freedom) tan theta."""
+    cos = math.cos(theta)
+    is_odd = freedom % 2
+    term = cos if is_odd else 1.0
+    total = 0.0
+    for power in range(2 + is_odd, freedom + 1, 2):
+        total += term
+        term *= cos * cos * (power - 1) / power
+    inside = math.sin(theta) * total
+    return 2 / math.pi * (theta + inside) if is_odd else inside
+
+
+def _seeds_to_clear(distance: float, sd: float) -> int | None:
+    """The fewest seeds, at least 2, at which half the interval is shorter than the distance to the limit."""
+    if not (distance > 0 and math.isfinite(sd)):
+        return None
+    at_least = max(2, math.ceil((1.95 * sd / distance) ** 2))  # no t is below 1.95
+    for seeds in range(at_least, MAX_SEEDS + 1):
+        if student_t(seeds - 1) * sd / math.sqrt(seeds) < distance:
+            return seeds
+    return None
+
+
+def _advice(verdict: Verdict, mean: float, distance: float, sd: float, seeds: int) -> str:
+    """What more seeds would do; `distance` is from the mean to the limit, positive on the side that holds."""
+    if math.isnan(mean):
+        return "A run did not end in a finite number."
+    if verdict != "not resolved":
+        return ""
+    if seeds == 1:
+        return "One seed says nothing about the spread: run at least 3."
+    if distance == 0:
+        return "The mean lies on the limit: no number of seeds would tell."
+    needed = _seeds_to_clear(abs(distance), sd)
+    count = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
+    end = "to hold" if distance > 0 else "to fail: its mean is on the wrong side"
+    return f"It would take {count} seeds {end}, if mean and spread stay as they are."
