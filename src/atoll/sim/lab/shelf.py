@@ -1,0 +1,117 @@
+"""Finished cells on disk: an interrupted experiment goes on, and no cell is trained twice.
+
+A row lies under the key of its cell, in a folder named by the first two letters: `DIR/3f/3fa9....json`. The
+file is indented and sorted, so that a person finds a row by eye. It is written under a name of its own and
+then renamed: a reader meets a whole file or none, and of two processes that finish the same cell the last one
+stays, with the same values.
+
+What is read is believed only if it is whole, of this version of the lab, and about the very settings that
+its name stands for. Anything else is left out with a sentence, and written anew when its cell was trained.
+
+A key names the plain settings of a cell (`Cell.plain`), so one Data-Parallel run answers for every number of
+learners; the row that `find` returns carries the cell that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from atoll.errors import AtollError, StoreError
+from atoll.sim.lab.cell import VERSION, Cell, Row
+
+__all__ = ["Shelf"]
+
+log = logging.getLogger(__name__)
+
+
+class Shelf:
+    """Rows of finished cells under one directory, which is made when the first row is put."""
+
+    def __init__(self, path: Path, *, again: bool = False, say: Callable[[str], None] = log.warning) -> None:
+        """`again`: only what this object has put is found, so everything is trained anew, once."""
+        self.path = path
+        self.again = again
+        self._say = say
+        self._told: set[Path] = set()
+        self._put: set[str] = set()
+
+    def find(self, cell: Cell) -> Row | None:
+        """The row of this cell, if it is kept and can be believed."""
+        if self.again and cell.key not in self._put:
+            return None
+        row = self._read(self._file(cell.key))
+        return None if row is None else replace(row, cell=cell)
+
+    def put(self, row: Row) -> None:
+        """Keep a row; from now on its cell is found."""
+        plain = replace(row, cell=row.cell.plain())
+        text = json.dumps(plain.to_json(), indent=1, sort_keys=True) + "\n"
+        file = self._file(plain.cell.key)
+        new = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                new.write_text(text, encoding="utf-8")
+                os.replace(new, file)
+            finally:
+                new.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{file} cannot be written: {error.strerror}.",
+                "Finished cells would be lost.",
+                "Make room there, or name another directory with --cells.",
+            ) from error
+        self._put.add(plain.cell.key)
+
+    def rows(self) -> list[Row]:
+        """All rows that can be believed, in order of their keys."""
+        found = (self._read(file) for file in sorted(self.path.glob("[0-9a-f][0-9a-f]/*.json")))
+        return [row for row in found if row is not None]
+
+    def named(self, key: str) -> Row:
+        """The row with this key; its first letters do, if they fit one row only."""
+        fitting = [row for row in self.rows() if row.cell.key.startswith(key)]
+        if len(fitting) == 1:
+            return fitting[0]
+        how_many = f"{len(fitting)} rows" if fitting else "no row"
+        raise StoreError(
+            f"{how_many} in {self.path} with a key that begins with {key!r}.",
+            "One row is wanted.",
+            "Keys stand in the JSON of an experiment and are the names of the files; give more letters."
+            if fitting
+            else "Keys stand in the JSON of an experiment and are the names of the files; see also --cells.",
+        )
+
+    def _file(self, key: str) -> Path:
+        return self.path / key[:2] / f"{key}.json"
+
+    def _read(self, file: Path) -> Row | None:
+        """The row in a file, if it can be believed; else a sentence, once."""
+        try:
+            row = _believed(file)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
+            if file not in self._told:
+                self._told.add(file)
+                why = error.what if isinstance(error, AtollError) else f"no row ({type(error).__name__})"
+                self._say(f"{file} is left out, and written anew when its cell is trained: {why}")
+            return None
+        return row
+
+
+def _believed(file: Path) -> Row:
+    """The row in a file that is whole, of this version, and about the settings that its name stands for."""
+    values = json.loads(file.read_text(encoding="utf-8"))
+    if values["version"] != VERSION:
+        raise StoreError(f"it is of version {values['version']} of the lab, and this is {VERSION}.")
+    row = Row.of(values)
+    if row.cell.key != file.stem:
+        raise StoreError("it is not about the settings that its name stands for.")
+    return row

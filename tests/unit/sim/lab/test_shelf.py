@@ -1,0 +1,157 @@
+"""Finished cells are found again, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atoll.errors import StoreError
+from atoll.sim.lab.cell import VERSION, Cell, Fleet
+from atoll.sim.lab.shelf import Shelf
+from atoll.sim.lab.tuned import cell_for
+from tests.unit.sim.lab.made_up import made_up
+
+CELL = cell_for("decoupled", 4, 1, fleet=Fleet(speeds=(1.0, 0.5)))
+
+
+def file_of(path: Path, cell: Cell) -> Path:
+    return path / cell.key[:2] / f"{cell.key}.json"
+
+
+def shelf_at(path: Path, **options: bool) -> tuple[Shelf, list[str]]:
+    said: list[str] = []
+    return Shelf(path, say=said.append, **options), said
+
+
+def test_what_was_put_is_found_again_value_by_value(tmp_path):
+    row = made_up(CELL, 0.1 + 0.2, curve=((1 / 3, 2.5), (1.0, 0.1 + 0.2)))
+    Shelf(tmp_path / "new").put(row)
+    shelf, said = shelf_at(tmp_path / "new")
+    assert shelf.find(CELL) == row
+    assert shelf.rows() == [row]
+    assert said == []
+
+
+def test_a_loss_that_ran_away_is_kept_as_it_is(tmp_path):
+    Shelf(tmp_path).put(made_up(CELL, math.inf))
+    found = Shelf(tmp_path).find(CELL)
+    assert found is not None
+    assert found.heldout_loss == math.inf
+
+
+def test_an_empty_or_missing_directory_holds_nothing(tmp_path):
+    shelf, said = shelf_at(tmp_path / "missing")
+    assert shelf.find(CELL) is None
+    assert shelf.rows() == []
+    assert said == []
+
+
+def test_other_settings_are_another_cell(tmp_path):
+    shelf = Shelf(tmp_path)
+    shelf.put(made_up(CELL))
+    assert shelf.find(replace(CELL, seed=2)) is None
+    assert shelf.find(replace(CELL, fleet=Fleet(speeds=(1.0, 0.25)))) is None
+
+
+def test_one_data_parallel_run_answers_for_every_number_of_learners(tmp_path):
+    shelf = Shelf(tmp_path)
+    shelf.put(made_up(cell_for("data-parallel", 2, 1)))
+    asked = cell_for("data-parallel", 8, 1)
+    found = shelf.find(asked)
+    assert found is not None
+    assert found.cell == asked
+    assert [row.cell.learners for row in shelf.rows()] == [1]
+
+
+def test_a_person_finds_a_row_by_eye(tmp_path):
+    Shelf(tmp_path).put(made_up(CELL))
+    lines = file_of(tmp_path, CELL).read_text().splitlines()
+    names = [line.split('"')[1] for line in lines if line.startswith(' "')]
+    assert names == sorted(names)
+    assert ' "heldout_loss": 2.0,' in lines
+    assert '  "method": "decoupled",' in lines
+
+
+DAMAGE = {
+    "torn": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "no object": lambda text: "[1, 2]",
+    "no number": lambda text: text.replace(f'"version": {VERSION}', '"version": "x"'),
+    "older": lambda text: text.replace(f'"version": {VERSION}', f'"version": {VERSION - 1}'),
+    "a field less": lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "merges"}),
+    "unknown settings": lambda text: text.replace('"mu"', '"nu"'),
+    "impossible settings": lambda text: text.replace('"learners": 4', '"learners": 3'),
+    "other settings": lambda text: text.replace('"seed": 1', '"seed": 7'),
+    "no text": lambda text: "\udcff",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_file_that_cannot_be_believed_is_left_out_with_one_sentence_and_written_anew(tmp_path, kind):
+    Shelf(tmp_path).put(made_up(CELL))
+    file = file_of(tmp_path, CELL)
+    damaged = DAMAGE[kind](file.read_text())
+    file.write_bytes(damaged.encode("utf-8", "surrogateescape"))
+    shelf, said = shelf_at(tmp_path)
+    assert shelf.find(CELL) is None
+    assert shelf.rows() == []
+    assert len(said) == 1
+    assert str(file) in said[0]
+    assert "left out" in said[0]
+    shelf.put(made_up(CELL))
+    assert shelf.find(CELL) == made_up(CELL)
+
+
+def test_two_writers_of_one_cell_leave_one_whole_file(tmp_path):
+    rows = [made_up(CELL, wall_s=float(number)) for number in range(2)]
+    together = threading.Barrier(2)
+
+    def write(shelf: Shelf, row) -> None:
+        together.wait()
+        for _ in range(50):
+            shelf.put(row)
+
+    writers = [threading.Thread(target=write, args=(Shelf(tmp_path), row)) for row in rows]
+    for writer in writers:
+        writer.start()
+    shelf, said = shelf_at(tmp_path)
+    seen = [shelf.find(CELL) for _ in range(50)]
+    for writer in writers:
+        writer.join()
+    assert all(row is None or row in rows for row in seen)
+    assert shelf.find(CELL) in rows
+    assert said == []
+    assert [file.name for file in file_of(tmp_path, CELL).parent.iterdir()] == [f"{CELL.key}.json"]
+
+
+def test_again_finds_only_what_was_put_since(tmp_path):
+    Shelf(tmp_path).put(made_up(CELL, 2.0))
+    shelf = Shelf(tmp_path, again=True)
+    assert shelf.find(CELL) is None
+    shelf.put(made_up(CELL, 3.0))
+    assert shelf.find(CELL) == made_up(CELL, 3.0)
+    assert Shelf(tmp_path).find(CELL) == made_up(CELL, 3.0)
+
+
+def test_a_row_is_named_by_the_first_letters_of_its_key(tmp_path):
+    shelf = Shelf(tmp_path)
+    rows = [made_up(replace(CELL, seed=seed)) for seed in range(1, 40)]
+    for row in rows:
+        shelf.put(row)
+    assert shelf.named(rows[3].cell.key) == rows[3]
+    assert shelf.named(rows[3].cell.key[:12]) == rows[3]
+    with pytest.raises(StoreError, match="39 rows"):
+        shelf.named("")
+    with pytest.raises(StoreError, match="no row"):
+        shelf.named("zz")
+
+
+def test_a_place_that_cannot_be_written_says_what_would_be_lost(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Finished cells would be lost"):
+        Shelf(tmp_path / "file").put(made_up(CELL))
