@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from atoll.sim.lab.experiments.sweep import SWEEP
 from atoll.sim.lab.report import Experiment
 
 __all__ = ["EXPERIMENTS"]
 
-LISTED: tuple[Experiment, ...] = ()
+LISTED: tuple[Experiment, ...] = (
+    SWEEP,
+)  # fmt: skip
 """In the order in which people are shown them; one line each."""
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.name: one for one in LISTED})
