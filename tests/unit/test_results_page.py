@@ -1,0 +1,257 @@
+"""docs/results.md says what docs/results/*.json says, and nothing that they do not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.observe.formats import finite
+from atoll.sim.lab.cell import Size
+from atoll.sim.lab.experiments import EXPERIMENTS
+from atoll.sim.lab.report import Claim, Request, Table
+from atoll.sim.lab.tuned import cell_for
+from tests.unit.sim.lab.made_up import drive, made_up
+
+results = importlib.import_module("docs.results")  # mypy takes the folder docs/results for it
+DOCS, SECTIONS = results.DOCS, results.SECTIONS
+laid_out, made_files, main, page = results.laid_out, results.made_files, results.main, results.page
+
+CURE = "python docs/results.py"
+PAGES = ("results.md", "lab.md")
+
+HOLDS = Claim(text="Asynchrony is free.", value=0.1, low=-0.1, high=0.3, limit=0.5, seeds=5, verdict="holds")
+OPEN = Claim(
+    text="The gap is halved", value=41.0, low=float("-inf"), high=float("inf"), limit=50.0, seeds=1,
+    verdict="not resolved", advice="It would take about 9 seeds.",
+)  # fmt: skip
+LOST = Claim(text="2 bits are enough", value=3.0, low=2.5, high=3.5, limit=0.3, seeds=5, verdict="fails")
+
+
+def result(
+    name: str, *claims: Claim, size: Size = "tiny", losses: tuple[float, ...] = (2.0,)
+) -> dict[str, Any]:
+    """What `atoll lab run` would write of an experiment that trained one pair for each loss."""
+    rows = []
+    for seed, loss in enumerate(losses, start=1):
+        for method in ("data-parallel", "decoupled"):
+            row = made_up(
+                cell_for(method, 4, seed, size=size), loss, curve=((1 / 3, loss + 1 / 3), (1.0, loss))
+            )
+            settings = asdict(row.cell)
+            rows.append(
+                {"method": method, "learners": 4, "seed": seed, **row.to_json(), "settings": settings}
+            )
+    table = Table(title="Loss | gap", columns=("method", "loss"), rows=(("a|b", "2.0"),), notes=("Made up.",))
+    return finite({
+        "experiment": name, "size": size, "seeds": len(losses), "rows": rows, "tables": [asdict(table)],
+        "claims": [asdict(claim) for claim in claims], "notes": ["A note."], "figures": {"gap": 1.0},
+        "wall_s": 61.0, "cells": len(rows), "command": f"atoll lab run {name} --size {size}",
+    })  # fmt: skip
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+def keep(docs: Path, one: dict[str, Any]) -> Path:
+    path = docs / "results" / f"{one['experiment']}-{one['size']}.json"
+    results.write_results(one, path)
+    return path
+
+
+def test_the_page_in_the_repository_is_what_the_json_gives():
+    for path, text in made_files(DOCS).items():
+        assert path.read_text("utf-8") == text, f"{path.name} is not what the JSON gives. Cure: {CURE}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_and_every_picture_leads_somewhere(name: str):
+    text = (DOCS / name).read_text("utf-8")
+    anchors = {re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-") for head in headings(text)}
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        assert not file or (DOCS / file).exists(), f"{name} links to {target}"
+        assert file or anchor in anchors, f"{name} links to {target}"
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+
+
+def test_every_picture_beside_the_json_is_on_the_page():
+    shown = re.findall(r"!\[[^\]]*\]\(results/([^)]+)\)", (DOCS / "results.md").read_text("utf-8"))
+    assert sorted(shown) == sorted(path.name for path in (DOCS / "results").glob("*.png"))
+
+
+def test_every_experiment_of_the_lab_has_its_section():
+    assert set(EXPERIMENTS) <= set(SECTIONS), "list it in SECTIONS of docs/results.py"
+
+
+def test_with_no_result_the_page_claims_nothing_and_lists_every_experiment_with_its_command():
+    text = page([], [])
+    assert "Nothing was run yet" in text
+    assert "holds**" not in text
+    for name, planned in SECTIONS.items():
+        for size, seeds in planned.runs:
+            assert f"`atoll lab run {name} --size {size} --seeds {seeds} --jobs 2`" in text
+
+
+def test_what_was_run_is_told_and_only_the_rest_is_listed_as_not_run():
+    text = page([result("bits", HOLDS)], [])
+    told, missing = text.split("## Not run yet")
+    assert "\n## bits\n" in told
+    assert "Nothing was run yet" not in text
+    assert "| bits |" not in missing
+    assert "| adopt |" in missing
+    assert "\n## adopt\n" not in told
+
+
+def test_a_size_that_is_planned_and_missing_is_listed_though_another_was_run():
+    text = page([result("parity", size="tiny")], [])
+    missing = text.split("## Not run yet")[1]
+    assert "atoll lab run parity --size small" in missing
+    assert "atoll lab run parity --size tiny" not in missing
+
+
+def test_when_all_was_run_nothing_is_missing():
+    every = [result(name, size=size) for name, planned in SECTIONS.items() for size, _ in planned.runs]
+    assert "Not run yet" not in page(every, [])
+    assert "#not-run-yet" not in page(every, [])
+
+
+def test_verdicts_are_those_of_the_data_and_losing_ones_stay():
+    text = page([result("bits", HOLDS, LOST), result("closing-the-gap", OPEN)], [])
+    assert "**3 claims: 1 holds, 1 fails, 1 not resolved.**" in text
+    assert (
+        "| **fails** | 2 bits are enough | 3.00 % (2.50 .. 3.50) | 0.3 % | 5 seeds | [bits-tiny](#bits) |"
+        in text
+    )
+    assert "- **holds**: Asynchrony is free. Measured 0.10 % (-0.10 .. 0.30), limit 0.5 %, 5 seeds." in text
+    assert "limit 50 %, 1 seed. It would take about 9 seeds.\n" in text
+    assert "41.00 % (no interval) | 50 % | 1 seed. It would take about 9 seeds. |" in text
+
+
+def test_a_word_that_is_no_verdict_is_refused():
+    odd = result("bits", HOLDS)
+    odd["claims"][0]["verdict"] = "splendid"
+    with pytest.raises(SystemExit, match="splendid"):
+        page([odd], [])
+
+
+def test_sections_come_in_a_fixed_order_and_sizes_from_small_to_large():
+    three = [result("parity", size="small"), result("parity", size="tiny"), result("sweep")]
+    text = page(three, [])
+    heads = [head for head in headings(text) if head.startswith(("parity", "sweep"))]
+    assert heads == ["sweep", "parity", "parity, tiny", "parity, small"]
+    assert text == page(three[::-1], [])
+
+
+def test_a_section_tells_command_size_seeds_time_table_notes_picture_and_raw_json():
+    text = page([result("bits", losses=(2.0, 2.1))], ["bits-tiny.png", "bits-tiny-2.png", "adopt-tiny.png"])
+    assert "```\natoll lab run bits --size tiny\n```" in text
+    assert "Size tiny, 2 seeds, 4 training runs: 4 s of one core; the last command took 1 min 01 s." in text
+    assert "[bits-tiny.json](results/bits-tiny.json)" in text
+    assert "| method | loss |\n| --- | --- |\n| a\\|b | 2.0 |\n\nMade up.\n" in text
+    assert "A note." in text
+    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["results/bits-tiny.png", "results/bits-tiny-2.png"]
+
+
+def test_a_training_run_that_two_experiments_share_is_counted_once():
+    assert "\n**No claim was tested yet.** 2 training runs, 2 s of one core." in page(
+        [result("bits"), result("adopt")], []
+    )
+
+
+def test_fairness_tells_how_many_runs_each_method_was_given():
+    assert "The sweep was not run yet." in page([result("bits")], [])
+    told = page([result("sweep", losses=(2.0, 2.1, 2.2))], [])
+    assert "- Runs of [sweep-tiny](#sweep): data-parallel 3, decoupled 3." in told
+
+
+def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyPatch):
+    assert "Remark" not in page([result("bits")], [])
+    monkeypatch.setattr(results, "REMARKS", {"bits": "Four are enough."})
+    monkeypatch.setattr(results, "DEFAULTS", {"outer.momentum": ("not published", "see outer")})
+    monkeypatch.setattr(results, "MACHINE", "A made-up machine.")
+    text = page([result("bits")], [])
+    assert "**Remark.** Four are enough." in text
+    assert "| `outer.momentum` | `0.9` | not published | see outer |" in text
+    assert "A made-up machine." in text
+
+
+def test_json_is_laid_out_with_one_training_run_on_a_line_and_stays_the_same_data():
+    one = result("bits", HOLDS, losses=(2.0, 2.1))
+    text = laid_out(one)
+    lines = [line for line in text.splitlines() if line.startswith('{"method"')]
+    assert [json.loads(line.rstrip(","))["seed"] for line in lines] == [1, 1, 2, 2]
+    back = json.loads(text)
+    assert back["rows"][0]["curve"] == [[0.3333, 2.3333], [1.0, 2.0]]
+    for row, kept in zip(one["rows"], back["rows"], strict=True):
+        assert {**kept, "curve": None} == json.loads(json.dumps({**row, "curve": None}))
+    assert laid_out(back) == text
+
+
+def test_the_maker_writes_what_check_then_accepts(docs: Path, capsys: pytest.CaptureFixture[str]):
+    path = keep(docs, result("bits", HOLDS))
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")), indent=1), encoding="utf-8")
+    assert main(["--check"], docs) == 1
+    assert "results.md: differs" in capsys.readouterr().out
+    assert not (docs / "results.md").exists()
+    assert main([], docs) == 0
+    assert main(["--check"], docs) == 0
+    assert "## bits" in (docs / "results.md").read_text("utf-8")
+
+
+def test_check_sees_a_figure_that_was_changed_by_hand(docs: Path):
+    keep(docs, result("bits", HOLDS))
+    main([], docs)
+    page_file = docs / "results.md"
+    page_file.write_text(page_file.read_text("utf-8").replace("0.10 %", "0.01 %"), encoding="utf-8")
+    assert main(["--check"], docs) == 1
+
+
+def test_a_file_whose_name_is_not_its_experiment_is_refused(docs: Path):
+    keep(docs, result("bits")).rename(docs / "results" / "adopt-tiny.json")
+    with pytest.raises(SystemExit, match=r"adopt-tiny\.json holds bits-tiny"):
+        main([], docs)
+
+
+def test_an_unknown_argument_is_refused(docs: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["--chekc"], docs) == 2
+    assert "--check" in capsys.readouterr().out
+
+
+def test_the_experiment_of_the_lab_page_runs_and_claims(tmp_path: Path):
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "lab.md").read_text("utf-8"), flags=re.DOTALL)
+    (tmp_path / "overlap_example.py").write_text(code, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("overlap_example", tmp_path / "overlap_example.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    asked, report = drive(
+        module.Overlap().stages(Request(seeds=3)),
+        lambda cell: made_up(cell, 2.0 + cell.seed / 10 + (cell.overlap_steps == 4) / 1000),
+    )
+    assert sorted((cell.overlap_steps, cell.seed) for cell in asked) == [
+        (tau, seed) for tau in (1, 2, 4) for seed in (1, 2, 3)
+    ]
+    assert [claim.verdict for claim in report.claims] == ["holds"]
+    assert report.tables[0].rows[1][0] == "2"
+
+
+def test_files_and_settings_that_the_lab_page_names_exist():
+    text = (DOCS / "lab.md").read_text("utf-8")
+    for path in re.findall(r"`((?:sim|numerics)/[\w/.]+)`", text):
+        assert (DOCS.parent / "src/atoll" / path).exists(), path
+    for setting in re.findall(r"`(\w+)=\"yours\"`", text):
+        assert setting in cell_for("decoupled", 4, 1).settings()
