@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from atoll.sim.lab.paired import claim_below, fit_power, interval_of, paired, seeds_needed, student_t
 from atoll.sim.lab.tuned import cell_for
 from tests.unit.sim.lab.made_up import made_up
 
+calm = settings(deadline=None, derandomize=True)
 losses = st.floats(1.0, 3.0)
 pairs = st.lists(st.tuples(losses, losses), min_size=2, max_size=8)
 differences = st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=8).map(interval_of)
@@ -26,6 +27,7 @@ def compared(values):
     return paired(a, b)
 
 
+@calm
 @given(pairs)
 def test_swapping_the_sides_inverts_every_ratio(values):
     there, back = compared(values), compared([(b, a) for a, b in values])
@@ -34,6 +36,7 @@ def test_swapping_the_sides_inverts_every_ratio(values):
         assert one == pytest.approx(-other, abs=1e-9 + one * one / 20)  # a small one only changes its sign
 
 
+@calm
 @given(pairs, st.floats(0.01, 100.0))
 def test_a_factor_on_both_sides_changes_nothing(values, factor):
     plain, scaled = compared(values), compared([(a * factor, b * factor) for a, b in values])
@@ -41,6 +44,7 @@ def test_a_factor_on_both_sides_changes_nothing(values, factor):
     assert (scaled.low, scaled.high) == pytest.approx((plain.low, plain.high), abs=1e-9)
 
 
+@calm
 @given(pairs, st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(values, luck):
     shuffled = list(range(len(values)))
@@ -51,6 +55,7 @@ def test_the_order_of_rows_changes_nothing(values, luck):
     assert paired(a, b) == compared(values)
 
 
+@calm
 @given(differences, st.floats(-6.0, 6.0))
 def test_a_verdict_agrees_with_its_ends_and_a_higher_limit_never_undoes_it(found, limit):
     claim = claim_below("Below.", found, limit)
@@ -60,6 +65,7 @@ def test_a_verdict_agrees_with_its_ends_and_a_higher_limit_never_undoes_it(found
         assert claim_below("Below.", found, limit + 1.0).verdict == "holds"
 
 
+@calm
 @given(differences, st.floats(-6.0, 6.0))
 def test_an_unresolved_claim_needs_more_seeds_than_it_has(found, limit):
     assume(abs(found.high - limit) > 1e-9)  # an end on the limit is decided by rounding
@@ -68,6 +74,7 @@ def test_an_unresolved_claim_needs_more_seeds_than_it_has(found, limit):
         assert needed > found.seeds
 
 
+@calm
 @given(st.integers(1, 200))
 def test_more_degrees_of_freedom_give_a_narrower_interval(freedom):
     assert 1.9599 < student_t(freedom + 1) < student_t(freedom)
@@ -90,6 +97,7 @@ def test_the_interval_of_an_exponent_covers_the_truth_about_95_times_in_a_hundre
     assert abs(covered - 285) < 15
 
 
+@calm
 @given(st.floats(-1.5, 1.5), st.floats(0.1, 10.0), st.floats(1e-3, 1e3))
 def test_a_power_law_does_not_depend_on_the_unit_of_size(exponent, scale, unit):
     x = [1.0, 2.0, 4.0, 8.0]
