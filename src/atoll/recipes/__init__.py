@@ -11,9 +11,9 @@ with the same Python.
         recipe.loss(model, batch).backward()
 
 `catalogue` names the recipes and their numbers, `recipe` is the object above. Behind it stand `order` (which
-example comes when), `text` and `examples` (the data), `models` and `hub` (the networks, ours and the
-user's own), and `learning` (optimizer, schedule, loss). Importing this package imports neither torch
-nor transformers.
+example comes when), `text`, `examples` and `variants` (the data), `models`, `networks`, `shapes` and `hub`
+(the networks, ours and the user's own), and `learning` (optimizer, schedule, loss). Importing this package
+imports neither torch nor transformers.
 """
 
 from __future__ import annotations

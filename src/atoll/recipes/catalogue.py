@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 from atoll.errors import RecipeError
 from atoll.recipes import hub, text
 from atoll.recipes.recipe import Preset, Recipe
+from atoll.recipes.shapes import LEAN_SHAPES, WINDOW
 
 __all__ = ["RECIPES", "SIZES", "load_recipe", "recipe_from"]
 
@@ -21,6 +23,9 @@ RECIPES: Mapping[str, str] = MappingProxyType(
         "gemma": "a small Gemma decoder on the text of Python's standard library",
         "gemma-moe": "its sibling with a mixture of experts, on the same text",
         "vit-digits": "a small vision transformer on scikit-learn's handwritten digits",
+        "text": "a lean decoder on the text of Python's standard library; needs no transformers",
+        "text-moe": "its sibling with a mixture of experts, on the same text",
+        "digits": "a lean vision transformer on many variants of scikit-learn's digits",
     }
 )
 SIZES = ("tiny", "small")
@@ -42,6 +47,12 @@ def load_recipe(
             f"The recipe {name} cannot train on {data}.",
             "It is made for images, and --data brings text.",
             "Leave --data out, or train gemma on that text.",
+        )
+    if model is not None and preset.network is not None:
+        raise RecipeError(
+            f"The recipe {name} cannot train {model}.",
+            "It is made of a lean network of ours, whose settings suit nothing else.",
+            f"Leave --model out, or train {'vit-digits' if preset.unit == 'images' else 'gemma'} with it.",
         )
     if model is not None:
         hub.config(model, preset.unit)
@@ -109,6 +120,33 @@ def _text(size: str, shape: Mapping[str, int | float]) -> Preset:
     )  # fmt: skip
 
 
+def _lean(network: Literal["text", "moe"], size: Literal["tiny", "small"]) -> Preset:
+    """What the lab trains, on as many tokens, with the settings that its sweep found for four learners."""
+    shape = LEAN_SHAPES[network, size]
+    experts = f" with {shape['experts']} experts" if network == "moe" else ""
+    is_tiny = size == "tiny"
+    return Preset(
+        about=f"a lean decoder of {shape['layers']} layers{experts}", shape=shape, network=network,
+        unit="tokens", steps=1_536 if is_tiny else 13_440, batch_size=4, window=WINDOW,
+        train_bytes=4_000_000 if is_tiny else 16_000_000, heldout_bytes=192_000,
+        learning_rate=8e-3 if is_tiny else 4e-3, weight_decay=0.1, tables=LEAN_TABLES,
+    )  # fmt: skip
+
+
+def _lean_digits(size: Literal["tiny", "small"]) -> Preset:
+    shape = LEAN_SHAPES["vision", size]
+    return Preset(
+        about=f"a lean ViT of {shape['layers']} layers", shape=shape, network="vision", unit="images",
+        steps=1_536 if size == "tiny" else 6_144, batch_size=16,
+        learning_rate=4e-3 if size == "tiny" else 2e-3, weight_decay=0.1, tables=LEAN_TABLES,
+    )  # fmt: skip
+
+
+LEAN_TABLES: Mapping[str, Mapping[str, object]] = MappingProxyType({
+    "sync": {"num_fragments": 24, "interval_steps": 24},
+    "outer": {"learning_rate": 0.4, "momentum": 0.9},
+})  # fmt: skip
+
 TINY = {
     "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 32, "max_position_embeddings": 512,
@@ -136,4 +174,10 @@ PRESETS: Mapping[tuple[str, str], Preset] = MappingProxyType({
         about="a ViT of 4 layers", shape=VIT | SMALL_VIT, unit="images", steps=1_000,
         batch_size=64, learning_rate=1e-3, weight_decay=0.05, tables=_tables(12, 24),
     ),
+    ("text", "tiny"): _lean("text", "tiny"),
+    ("text", "small"): _lean("text", "small"),
+    ("text-moe", "tiny"): _lean("moe", "tiny"),
+    ("text-moe", "small"): _lean("moe", "small"),
+    ("digits", "tiny"): _lean_digits("tiny"),
+    ("digits", "small"): _lean_digits("small"),
 })  # fmt: skip

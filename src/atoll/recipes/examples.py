@@ -2,8 +2,8 @@
 
 A text becomes one row of numbers, its documents joined by an end mark: bytes and a zero byte, or
 the tokens of the user's model. Example i is the window at i T with one number more, so every number but
-the first is a target exactly once. Images are scikit-learn's digits. Held-out windows are put in a fixed
-random order: the first few of them are a fair sample of all.
+the first is a target exactly once. Images are scikit-learn's digits, or variants of them. Held-out windows
+are put in a fixed random order: the first few of them are a fair sample of all.
 
 What was loaded stays in the process: two learners in threads, or a learner and its score, share it.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -77,17 +77,22 @@ class Images:
         return Batch(inputs, len(indices), cursor)
 
 
+Side = TypeVar("Side", bound=Examples, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(Generic[Side]):
     """Both sides of a recipe's data."""
 
-    train: Examples
-    heldout: Examples
+    train: Side
+    heldout: Side
 
 
-def load(recipe: Recipe) -> Split:
+def load(recipe: Recipe) -> Split[Examples]:
     """The data of a recipe, read once per process."""
     preset = recipe.preset
+    if preset.network == "vision":
+        return augmented_digits()
     if recipe.unit == "images":
         return Split(*_digits(recipe.model))
     return _text(recipe.model, recipe.data, preset.window, preset.train_bytes, preset.heldout_bytes)
@@ -111,7 +116,7 @@ def parts(count: int, window: int, train_bytes: int, heldout_bytes: int) -> tupl
 
 
 @lru_cache(maxsize=1)
-def augmented_digits() -> Split:
+def augmented_digits() -> Split[Images]:
     """The digits shifted, turned, zoomed and made noisy: many variants of each, always the same ones.
 
     1,437 images to train on are soon known by heart. Sides are those of the plain digits: no image has
@@ -125,7 +130,9 @@ def augmented_digits() -> Split:
 
 
 @lru_cache(maxsize=4)
-def _text(model: str | None, data: str | None, window: int, train_bytes: int, heldout_bytes: int) -> Split:
+def _text(
+    model: str | None, data: str | None, window: int, train_bytes: int, heldout_bytes: int
+) -> Split[Windows]:
     texts = text.read(data, train_bytes, heldout_bytes)
     tokenizer = None if model is None else hub.tokenizer(model)
     train, heldout = (_numbers(side, tokenizer) for side in (texts.train, texts.heldout))

@@ -1,9 +1,10 @@
-"""The networks: small relatives of Gemma and ViT from transformers, or the user's own.
+"""The networks: small relatives of Gemma and ViT from transformers, lean ones of ours, or the user's own.
 
-Ours are built from a config with random weights: the real architecture, at a size that a laptop core
-trains. The Gemma decoder reads bytes, so its vocabulary is 256 and needs no tokenizer. Gemma 4 is
-taken where transformers has it, else Gemma 3. Initial weights are drawn from the recipe's seed with
-torch's global state put aside, so learners that draw differently elsewhere still begin alike.
+The relatives are built from a config with random weights: the real architecture, at a size that a laptop
+core trains. The Gemma decoder reads bytes, so its vocabulary is 256 and needs no tokenizer. Gemma 4 is taken
+where transformers has it, else Gemma 3. The lean ones stand in `networks` and need no library but torch.
+Initial weights are drawn from the recipe's seed with torch's global state put aside, so learners that draw
+differently elsewhere still begin alike.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from atoll.errors import RecipeError
-from atoll.recipes import hub
+from atoll.recipes import hub, networks
 from atoll.recipes.hub import NUM_BYTES, NUM_DIGITS
 from atoll.recipes.recipe import Recipe
 
@@ -61,7 +62,10 @@ def vit_config(shape: Mapping[str, int | float]) -> Any:
 
 
 def _own(recipe: Recipe) -> Any:
-    transformers, shape = hub.library("transformers"), recipe.preset.shape
+    shape = recipe.preset.shape
+    if recipe.preset.network is not None:
+        return networks.build(recipe.preset.network, shape)
+    transformers = hub.library("transformers")
     if recipe.unit == "images":
         return transformers.ViTForImageClassification(vit_config(shape))
     if hasattr(transformers, "Gemma4ForCausalLM"):

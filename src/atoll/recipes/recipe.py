@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from atoll.recipes.networks import Kind
+
 __all__ = ["Batch", "Preset", "Recipe", "Shard"]
 
 
@@ -55,7 +57,9 @@ class Preset:
     about: str
     """The model in a few words."""
     shape: Mapping[str, int | float]
-    """Arguments of the model's config."""
+    """Arguments of the model's config, or of a lean network."""
+    network: Kind | None = None
+    """Which lean network of ours it trains; None: a model of transformers."""
     unit: Literal["tokens", "images"]
     steps: int
     """Default budget of a run, in ticks."""
@@ -117,7 +121,8 @@ class Recipe:
         preset = self.preset
         model = f"the model {self.model}" if self.model else preset.about
         if preset.unit == "images":
-            source, step = "scikit-learn's digits", f"{preset.batch_size} images a step"
+            source = "variants of scikit-learn's digits" if preset.network else "scikit-learn's digits"
+            step = f"{preset.batch_size} images a step"
         else:
             source = text.describe(self.data, preset.train_bytes)
             step = f"{preset.batch_size} x {preset.window} tokens a step"

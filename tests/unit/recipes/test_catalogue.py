@@ -20,8 +20,8 @@ def test_importing_the_recipes_imports_neither_torch_nor_transformers():
     assert done.stderr.strip() == "set()"
 
 
-def test_the_recipes_are_these_three():
-    assert list(RECIPES) == ["gemma", "gemma-moe", "vit-digits"]
+def test_the_recipes_are_these_six():
+    assert list(RECIPES) == ["gemma", "gemma-moe", "vit-digits", "text", "text-moe", "digits"]
     assert SIZES == ("tiny", "small")
 
 
@@ -40,7 +40,8 @@ def test_the_tables_are_settings_that_a_run_accepts_and_merge_25_times(name, siz
     )
     config = RunConfig.from_toml(toml)
     assert recipe.steps // config.sync.interval_steps >= 25
-    assert (config.outer.learning_rate, config.outer.momentum) == (0.7, 0.5)
+    outer = (0.4, 0.9) if recipe.preset.network else (0.7, 0.5)
+    assert (config.outer.learning_rate, config.outer.momentum) == outer
 
 
 def test_gemma_sends_four_bits_both_ways():
@@ -52,7 +53,7 @@ def test_gemma_sends_four_bits_both_ways():
     [
         (
             ("gema",),
-            r"no recipe 'gema'\.[\s\S]*Did you mean gemma\? The recipes are gemma, gemma-moe, vit-digits\.",
+            r"no recipe 'gema'\.[\s\S]*Did you mean gemma\? The recipes are gemma, gemma-moe, vit-digits,",
         ),
         (("resnet",), r"no recipe 'resnet'\.[\s\S]*\nThe recipes are"),
         (("gemma", "smal"), r"no size 'smal'\.[\s\S]*Did you mean small\? The sizes are tiny, small\."),
@@ -63,9 +64,41 @@ def test_an_unknown_recipe_or_size_is_refused_with_a_guess(arguments, message):
         load_recipe(*arguments)
 
 
-def test_text_for_an_image_recipe_is_refused(tmp_path):
-    with pytest.raises(RecipeError, match=r"vit-digits cannot train on"):
-        load_recipe("vit-digits", data=str(tmp_path))
+@pytest.mark.parametrize("name", ["vit-digits", "digits"])
+def test_text_for_an_image_recipe_is_refused(name, tmp_path):
+    with pytest.raises(RecipeError, match=rf"{name} cannot train on"):
+        load_recipe(name, data=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("text", "gemma"), ("text-moe", "gemma"), ("digits", "vit-digits")]
+)
+def test_a_lean_recipe_trains_its_own_network_and_says_which_one_takes_a_users(name, instead):
+    with pytest.raises(
+        RecipeError, match=rf"{name} cannot train hf:my/model\.[\s\S]*or train {instead} with it"
+    ):
+        load_recipe(name, model="hf:my/model")
+
+
+def test_a_lean_decoder_reads_a_users_text(tmp_path):
+    (tmp_path / "a.txt").write_text("red blue " * 1_000)
+    assert "the text in" in load_recipe("text", data=str(tmp_path)).describe()
+
+
+def test_text_tiny_is_what_the_lab_trains_for_four_learners():
+    from atoll.sim.lab.sizes import shape_of
+    from atoll.sim.lab.tuned import cell_for
+
+    cell, recipe = cell_for("decoupled", 4, seed=0), load_recipe("text")
+    preset, config = recipe.preset, RunConfig.from_tables(recipe.tables)
+    assert (4 * preset.batch_size, preset.learning_rate) == (cell.batch, cell.learning_rate)
+    assert recipe.steps * cell.batch * preset.window == cell.tokens
+    assert preset.shape == shape_of("text", "tiny")
+    assert (config.outer.learning_rate, config.outer.momentum) == (cell.eta, cell.mu)
+    assert (config.sync.interval_steps, config.sync.num_fragments) == (
+        cell.interval_steps,
+        cell.num_fragments,
+    )
 
 
 def test_a_missing_folder_is_refused_when_the_recipe_is_loaded(tmp_path):
@@ -88,8 +121,10 @@ def test_a_recipe_describes_itself_in_one_line():
         "byte by byte, 8 x 64 tokens a step"
     )
     assert "4 experts" in load_recipe("gemma-moe", "small").describe()
-    assert "32 images a step" in load_recipe("vit-digits").describe()
+    assert "scikit-learn's digits, 32 images a step" in load_recipe("vit-digits").describe()
+    assert "a lean decoder of 2 layers with 4 experts" in load_recipe("text-moe").describe()
+    assert "on variants of scikit-learn's digits" in load_recipe("digits").describe()
 
 
 def test_units_are_what_is_counted():
-    assert [load_recipe(name).unit for name in RECIPES] == ["tokens", "tokens", "images"]
+    assert [load_recipe(name).unit for name in RECIPES] == ["tokens", "tokens", "images"] * 2

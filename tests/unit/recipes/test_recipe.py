@@ -1,5 +1,7 @@
 """Recipes from end to end: the same weights, the same batches, and a loss that falls."""
 
+import subprocess
+import sys
 from itertools import islice
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 from torch import nn
 
 from atoll.errors import RecipeError
-from atoll.recipes import Batch, Recipe, Shard, examples, load_recipe
+from atoll.recipes import Batch, Recipe, Shard, examples, load_recipe, order
 from atoll.recipes.learning import schedule
 from atoll.recipes.models import gemma3_config, gemma4_config
 
@@ -18,7 +20,7 @@ def build(recipe: Recipe) -> Any:
     return recipe.build_model()
 
 
-TINY = ["gemma", "gemma-moe", "vit-digits"]
+TINY = ["gemma", "gemma-moe", "vit-digits", "text", "text-moe", "digits"]
 
 
 def weights(model):
@@ -49,6 +51,12 @@ def test_the_seed_decides_the_weights_and_the_global_state_does_not(name):
         ("gemma-moe", "small", 800_000, 1_200_000),
         ("vit-digits", "tiny", 30_000, 60_000),
         ("vit-digits", "small", 200_000, 400_000),
+        ("text", "tiny", 80_000, 120_000),
+        ("text", "small", 700_000, 900_000),
+        ("text-moe", "tiny", 80_000, 120_000),
+        ("text-moe", "small", 700_000, 900_000),
+        ("digits", "tiny", 60_000, 120_000),
+        ("digits", "small", 700_000, 900_000),
     ],
 )
 def test_models_have_the_size_they_promise_and_train_in_f32(name, size, least, most):
@@ -160,7 +168,13 @@ def train(recipe, steps):
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "start", "end"), [("gemma", 40, 5.5, 3.6), ("gemma-moe", 40, 5.5, 3.6)]
+    ("name", "steps", "start", "end"),
+    [
+        ("gemma", 40, 5.5, 3.6),
+        ("gemma-moe", 40, 5.5, 3.6),
+        ("text", 40, 5.55, 3.3),
+        ("text-moe", 40, 5.55, 3.4),
+    ],
 )
 def test_a_decoder_learns_bytes(name, steps, start, end):
     recipe = load_recipe(name)
@@ -174,6 +188,32 @@ def test_a_vit_learns_digits():
     model = train(recipe, 150)
     assert recipe.evaluate(model) < 0.6
     assert recipe.accuracy(model) > 0.8
+
+
+def test_a_lean_vit_learns_digits():
+    recipe = load_recipe("digits")
+    assert recipe.evaluate(build(recipe), 4) > 2.2
+    model = train(recipe, 200)
+    assert recipe.evaluate(model, 8) < 2.0
+    assert recipe.accuracy(model, 8) > 0.25
+
+
+def test_lean_recipes_need_no_transformers():
+    code = (
+        "import sys; sys.modules['transformers'] = None; from atoll.recipes import Shard, load_recipe;"
+        "recipe = load_recipe('text'); model = recipe.build_model();"
+        "print(recipe.loss(model, next(recipe.batches(Shard(0, 4, 0)))).item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert 5 < float(done.stdout) < 6.5
+
+
+@pytest.mark.parametrize("name", ["text", "digits"])
+def test_shards_of_a_lean_recipe_share_no_example(name):
+    recipe = load_recipe(name)
+    count = len(examples.load(recipe).train)
+    firsts = [next(order.stream(Shard(index, 4, 7), count, count // 4, 0)).tolist() for index in range(4)]
+    assert len({number for first in firsts for number in first}) == 4 * (count // 4)
 
 
 def test_evaluating_is_repeatable_and_leaves_mode_gradients_and_random_state_alone():

@@ -18,7 +18,7 @@ def test_every_variant_is_another_picture_of_the_same_thing():
     seen = vary(DOT, 50, seed=1)
     assert seen.shape == (50, 1, 8, 8)
     assert len({tuple(one.flatten().tolist()) for one in seen}) == 50
-    assert seen.aminmax() == (-1, 1)
+    assert (seen.min().item(), seen.max().item()) == (-1, 1)
     ink = (seen + 1).sum(dim=(1, 2, 3))
     assert ink.min() > 4  # the dot has 8, its zoomed variants between 6 and 10, and noise adds some
     assert ink.max() < 14

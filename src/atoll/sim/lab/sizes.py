@@ -1,4 +1,4 @@
-"""The models of the lab: their shapes, and how long each is trained.
+"""The models of the lab: their shapes, which are those of the recipes, and how long each is trained.
 
 Sizes go from 0.05M to 0.8M parameters, a factor of 16; `tiny` is about 0.1M and `small` about 0.8M. All are
 trained on about 17 tokens per parameter.
@@ -9,24 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from atoll.recipes.shapes import LEAN_SHAPES, WINDOW
 from atoll.sim.lab.cell import Size, Task
 
-__all__ = ["SHAPES", "WINDOW", "shape_of", "tokens_of"]
-
-WINDOW = 64
-"""Tokens of one example of text."""
-
-SHAPES: Mapping[tuple[Task, Size], Mapping[str, int]] = MappingProxyType({
-    ("text", "0.05M"): {"width": 40, "layers": 2, "heads": 4},
-    ("text", "tiny"): {"width": 56, "layers": 2, "heads": 4},
-    ("text", "0.2M"): {"width": 72, "layers": 3, "heads": 4},
-    ("text", "0.4M"): {"width": 96, "layers": 3, "heads": 6},
-    ("text", "small"): {"width": 128, "layers": 4, "heads": 8},
-    ("moe", "tiny"): {"width": 48, "layers": 2, "heads": 3, "experts": 4, "hidden": 96},
-    ("moe", "small"): {"width": 96, "layers": 4, "heads": 6, "experts": 4, "hidden": 192},
-    ("vision", "tiny"): {"width": 56, "layers": 2, "heads": 4},
-    ("vision", "small"): {"width": 128, "layers": 4, "heads": 8},
-})  # fmt: skip
+__all__ = ["WINDOW", "shape_of", "tokens_of"]
 
 TOKENS: Mapping[tuple[Task, Size], int] = MappingProxyType({
     ("text", "0.05M"): 860_160,
@@ -43,7 +29,7 @@ TOKENS: Mapping[tuple[Task, Size], int] = MappingProxyType({
 
 def shape_of(task: Task, size: Size) -> Mapping[str, int]:
     """Arguments of the network."""
-    return SHAPES[task, size]
+    return LEAN_SHAPES[task, size]
 
 
 def tokens_of(task: Task, size: Size) -> int:
