@@ -1,0 +1,98 @@
+"""The experiment on mixed hardware, with made-up rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.sim.lab.cell import Cell, Row
+from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE, MODES, SLOW
+from atoll.sim.lab.report import Claim, Report, Request
+from tests.unit.sim.lab.made_up import drive, made_up
+
+
+def train(cell: Cell) -> Row:
+    """Grace is as good as K = 8 but at 4x; without it 2.5 learners take part, and the loss is worse."""
+    loss = 2.0 * (1 + 0.01 * cell.seed)
+    if cell.method == "streaming":
+        return made_up(cell, loss, goodput=(1 + min(cell.fleet.speeds)) / 2)
+    if cell.quorum == 8:
+        return made_up(cell, loss, participants=8.0)
+    if cell.grace_fraction == 0:
+        return made_up(cell, loss * 1.05, participants=2.5)
+    is_extreme = min(cell.fleet.speeds) == 0.25
+    return made_up(cell, loss * (1.02 if is_extreme else 1.001), participants=4.0 if is_extreme else 7.5)
+
+
+def report_of(seeds: int = 5) -> tuple[list[Cell], Report]:
+    return drive(MIXED_HARDWARE.stages(Request(seeds=seeds)), train)
+
+
+def claims(report: Report, ratio: str) -> list[Claim]:
+    return [one for one in report.claims if one.text.startswith(ratio)]
+
+
+def test_four_modes_are_trained_at_three_speed_ratios() -> None:
+    cells, _ = report_of(seeds=2)
+    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 4
+    assert {cell.learners for cell in cells} == {8}
+    assert len({cell.tokens for cell in cells}) == 1
+
+
+def test_half_of_the_learners_are_slow_and_all_of_them_jitter() -> None:
+    cells, _ = report_of(seeds=1)
+    assert [cells[4 * i].fleet.speeds for i in range(3)] == [
+        (1.0,) * 4 + (slow,) * 4 for slow in (0.82, 0.5, 0.25)
+    ]
+    assert {cell.fleet.jitter for cell in cells} == {0.1}
+
+
+def test_the_modes_differ_in_quorum_and_grace_alone() -> None:
+    cells, _ = report_of(seeds=1)
+    modes = [(cell.method, cell.quorum, cell.grace_fraction) for cell in cells[:4]]
+    assert modes == [
+        ("decoupled", 8, 0.8), ("decoupled", 1, 0.0), ("decoupled", 1, 0.8), ("streaming", 1, 0.8),
+    ]  # fmt: skip
+
+
+def test_good_figures_hold_at_18_percent() -> None:
+    _, report = report_of()
+    assert [one.verdict for one in claims(report, "18 %")] == ["holds", "holds", "holds"]
+    assert claims(report, "18 %")[2].value == pytest.approx(3.0)
+
+
+def test_losing_results_at_4x_are_told() -> None:
+    _, report = report_of()
+    assert [one.verdict for one in claims(report, "4x")] == ["holds", "fails", "fails"]
+    grace = report.tables[2].rows[2]
+    assert grace[0] == "K = 1 with grace"
+    assert grace[-1].startswith("+2.00 %")
+
+
+def test_a_goodput_below_99_percent_is_not_claimed() -> None:
+    _, report = drive(
+        MIXED_HARDWARE.stages(Request(seeds=3)), lambda cell: made_up(cell, 2.0 + cell.seed, goodput=0.98)
+    )
+    assert claims(report, "18 %")[0].verdict == "fails"
+
+
+def test_every_ratio_has_a_table_of_all_modes() -> None:
+    _, report = report_of(seeds=2)
+    assert len(report.tables) == len(SLOW)
+    for table in report.tables:
+        assert tuple(row[0] for row in table.rows) == MODES
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert report.tables[1].rows[3][1] == "75.0 ± 0.0"
+
+
+def test_pictures_have_a_bar_for_each_mode_and_ratio() -> None:
+    _, report = report_of(seeds=2)
+    assert [len(picture.series) for picture in report.pictures] == [4, 4, 3]
+    for picture in report.pictures:
+        assert picture.names == tuple(SLOW)
+        assert all(len(series.x) == len(series.y) == len(series.error) == 3 for series in picture.series)
+
+
+def test_what_the_paper_is_believed_to_say_is_labelled_as_our_reading() -> None:
+    _, report = report_of(seeds=1)
+    assert "likely" in report.notes[0]
+    assert report.figures["speed_0.82_participants_ratio"] == pytest.approx(3.0)
