@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from atoll.sim.lab.experiments.failures import FAILURES
+from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE
+from atoll.sim.lab.experiments.non_iid import NON_IID
+from atoll.sim.lab.experiments.scavenging import SCAVENGING
 from atoll.sim.lab.experiments.sweep import SWEEP
 from atoll.sim.lab.report import Experiment
 
@@ -16,6 +20,10 @@ __all__ = ["EXPERIMENTS"]
 
 LISTED: tuple[Experiment, ...] = (
     SWEEP,
+    FAILURES,
+    MIXED_HARDWARE,
+    SCAVENGING,
+    NON_IID,
 )  # fmt: skip
 """In the order in which people are shown them; one line each."""
 
