@@ -1,0 +1,116 @@
+"""Tables and claims of the lab: for a terminal, and as Markdown for the docs.
+
+Both say the same in the same words. The first column names the row and is set to the left, as are words;
+figures are set to the right and stay on one line while there is room for it. What is too wide wraps, and
+nothing is cut off. A claim is one paragraph: the verdict first, then the sentence, the figure with its 95 %
+interval, the limit, the seeds, and what it would take if it is not resolved.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from atoll.sim.lab.report import Claim, Table
+
+__all__ = ["markdown", "markdown_claims", "render", "render_claims", "sentence"]
+
+WIDTH = 100
+COLOURS = {"holds": "green", "fails": "red", "not resolved": "yellow"}
+FIGURE = re.compile(r"[+-]?\d|-?$|not finite$")
+"""How a cell begins that is no word; `-` and nothing stand for a figure that there is not."""
+
+
+def render(table: Table, width: int = WIDTH) -> RenderableType:
+    """The table for a terminal of so many characters, under its title and above its notes."""
+    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    widths = _figure_widths(table)
+    least = [figures or _word_width(cells) for figures, cells in zip(widths, _columns(table), strict=True)]
+    has_room = sum(least) + 2 * len(least) <= width
+    for title, figures in zip(table.columns, widths, strict=True):
+        fixed = figures if figures and has_room else None
+        justify: JustifyMethod = "right" if figures else "left"
+        shown.add_column(Text(title), justify=justify, overflow="fold", width=fixed)
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    notes = [Text(note, style="dim") for note in table.notes]
+    return Group(Text(table.title, style="bold"), shown, *notes)
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown: its title in bold, the rows, then each note as a paragraph."""
+    rule = ["---:" if width else ":---" for width in _figure_widths(table)]
+    cells = [[_escaped(cell) for cell in row] for row in (table.columns, *table.rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (cells[0], rule, *cells[1:])]
+    return "\n\n".join([f"**{table.title}**", "\n".join(lines), *table.notes]) + "\n"
+
+
+def render_claims(claims: Sequence[Claim]) -> RenderableType:
+    """Every claim for a terminal: its verdict in a column, the rest beside it."""
+    shown = RichTable.grid(padding=(0, 2, 0, 0))
+    shown.add_column(width=max(map(len, COLOURS)))
+    shown.add_column(overflow="fold")
+    for claim in claims:
+        shown.add_row(Text(claim.verdict, style=f"bold {COLOURS[claim.verdict]}"), Text(sentence(claim)))
+    return shown
+
+
+def markdown_claims(claims: Sequence[Claim]) -> str:
+    """Every claim as an item of a list in Markdown; empty if there is none."""
+    return "".join(f"- **{claim.verdict}**: {sentence(claim)}\n" for claim in claims)
+
+
+def sentence(claim: Claim) -> str:
+    """The claim in words and figures, without its verdict.
+
+    Figures carry a sign where one of them is below zero, for then they are differences.
+    """
+    known = [one for one in (claim.value, claim.low, claim.high, claim.limit) if math.isfinite(one)]
+    sign = "+" if min(known) < 0 else ""
+    digits = _digits(max(map(abs, known)))
+    unit = f" {claim.unit}" if claim.unit else ""
+
+    def say(value: float) -> str:
+        return f"{value:{sign}.{digits}f}"
+
+    figure = f"{say(claim.value)}{unit}" if math.isfinite(claim.value) else "not finite"
+    if math.isfinite(claim.low) and math.isfinite(claim.high):
+        figure += f" ({say(claim.low)}..{say(claim.high)})"
+    seeds = "one seed" if claim.seeds == 1 else f"{claim.seeds} seeds"
+    said = f"{claim.text.rstrip('.')}: {figure}, limit {claim.limit:{sign}g}{unit}, {seeds}."
+    return f"{said} {claim.advice}".rstrip()
+
+
+def _columns(table: Table) -> list[tuple[str, ...]]:
+    """Title and cells of each column; a row of another length is a bug of its experiment."""
+    return list(zip(table.columns, *table.rows, strict=True))
+
+
+def _figure_widths(table: Table) -> list[int]:
+    """What each column of figures needs; 0 for the first column and for words. All cells must be figures."""
+
+    def width(title: str, *cells: str) -> int:
+        if not all(map(FIGURE.match, cells)) or not any(cells):
+            return 0
+        return max(map(len, [*cells, *title.split()]))
+
+    return [0, *(width(*column) for column in _columns(table)[1:])]
+
+
+def _word_width(column: Sequence[str]) -> int:
+    return max((len(word) for cell in column for word in cell.split()), default=1)
+
+
+def _digits(size: float) -> int:
+    """Decimals that mean something for figures up to this size."""
+    return 1 if size >= 100 else 2 if size >= 0.1 else 4
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
