@@ -13,10 +13,10 @@ import pytest
 from atoll.errors import StoreError
 from atoll.sim.lab.cell import VERSION, Cell, Fleet
 from atoll.sim.lab.shelf import Shelf
-from atoll.sim.lab.tuned import cell_for
+from tests.unit.sim.lab.fakes import cell_at
 from tests.unit.sim.lab.made_up import made_up
 
-CELL = cell_for("decoupled", 4, 1, fleet=Fleet(speeds=(1.0, 0.5)))
+CELL = cell_at("decoupled", 4, 1, fleet=Fleet(speeds=(1.0, 0.5)))
 
 
 def file_of(path: Path, cell: Cell) -> Path:
@@ -60,8 +60,8 @@ def test_other_settings_are_another_cell(tmp_path):
 
 def test_one_data_parallel_run_answers_for_every_number_of_learners(tmp_path):
     shelf = Shelf(tmp_path)
-    shelf.put(made_up(cell_for("data-parallel", 2, 1)))
-    asked = cell_for("data-parallel", 8, 1)
+    shelf.put(made_up(cell_at("data-parallel", 2, 1)))
+    asked = cell_at("data-parallel", 8, 1)
     found = shelf.find(asked)
     assert found is not None
     assert found.cell == asked
