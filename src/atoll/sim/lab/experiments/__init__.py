@@ -12,6 +12,7 @@ from types import MappingProxyType
 from atoll.sim.lab.experiments.failures import FAILURES
 from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE
 from atoll.sim.lab.experiments.non_iid import NON_IID
+from atoll.sim.lab.experiments.rates import RATES_AROUND
 from atoll.sim.lab.experiments.scavenging import SCAVENGING
 from atoll.sim.lab.experiments.sweep import SWEEP
 from atoll.sim.lab.report import Experiment
@@ -20,6 +21,7 @@ __all__ = ["EXPERIMENTS"]
 
 LISTED: tuple[Experiment, ...] = (
     SWEEP,
+    RATES_AROUND,
     FAILURES,
     MIXED_HARDWARE,
     SCAVENGING,

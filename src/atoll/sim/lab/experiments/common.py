@@ -1,4 +1,4 @@
-"""What most experiments share: arms, and how their rows are asked for.
+"""What most experiments share: arms and places, and how their rows are asked for.
 
 An arm is one thing under comparison, written as a function from a seed to its cell. All arms see the same
 seeds, and a seed decides initial weights and data, so rows of two arms are paired one by one.
@@ -6,15 +6,59 @@ seeds, and a seed decides initial weights and data, so rows of two arms are pair
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
-from atoll.sim.lab.cell import Cell, Row
+from atoll.errors import ConfigError
+from atoll.sim.lab.cell import SIZES, Cell, Method, Row, Size, Task
+from atoll.sim.lab.paired import Difference
+from atoll.sim.lab.sizes import tokens_of
+from atoll.sim.lab.tuned import cell_for
 
-__all__ = ["Arm", "ask", "megabytes", "mean_of"]
+__all__ = ["Arm", "Place", "ask", "half_widths", "megabytes", "mean_of", "seeds_of", "shown_number"]
 
 Arm = Callable[[int], Cell]
 Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a method is trained, at its tuned settings. M is 1 for Data-Parallel: it has no learners."""
+
+    method: Method
+    learners: int = 1
+    task: Task = "text"
+
+    @property
+    def name(self) -> str:
+        """As tables and pictures say it."""
+        what = self.method if self.task == "text" else f"{self.task}, {self.method}"
+        return what if self.method == "data-parallel" else f"{what} M={self.learners}"
+
+    def cell(self, size: Size, seed: int, **changes: Any) -> Cell:
+        """The cell of one seed; refuses a size at which the task has no model."""
+        if not _has_model(self.task, size):
+            sizes = ", ".join(one for one in SIZES if _has_model(self.task, one))
+            raise ConfigError(
+                f"There is no {self.task} model of size {size}.",
+                "Nothing can be trained there.",
+                f"Ask for one of: {sizes}.",
+            )
+        return cell_for(self.method, self.learners, seed, task=self.task, size=size, **changes)
+
+    def arm(self, size: Size) -> Arm:
+        """The cells of all seeds."""
+        return partial(self.cell, size)
+
+
+def _has_model(task: Task, size: Size) -> bool:
+    try:
+        return tokens_of(task, size) > 0
+    except KeyError:
+        return False
 
 
 def ask(
@@ -43,3 +87,19 @@ def megabytes(rows: Sequence[Row]) -> str:
     """Bodies that travelled, both ways, in a run of these on average; '-' if nothing did."""
     total = mean_of(rows, lambda row: row.bytes_up + row.bytes_down)
     return f"{total / 1e6:.1f}" if total else "-"
+
+
+def seeds_of(rows: Sequence[Row]) -> str:
+    """How many rows there are, as titles say it."""
+    return "1 seed" if len(rows) == 1 else f"{len(rows)} seeds"
+
+
+def half_widths(found: Sequence[Difference]) -> tuple[float, ...]:
+    """Of the intervals, for a picture; none if one of them is infinite (a single seed)."""
+    widths = tuple(one.high - one.mean for one in found)
+    return widths if all(map(math.isfinite, widths)) else ()
+
+
+def shown_number(value: float | None, digits: int = 1, unit: str = "%") -> str:
+    """A figure that there may be none of: +3.9 %, or a dash."""
+    return "-" if value is None else f"{value:+.{digits}f} {unit}".rstrip()

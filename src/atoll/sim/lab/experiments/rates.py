@@ -1,0 +1,132 @@
+"""Three learning rates around the transferred best, wherever other experiments train.
+
+The sweep tunes every method at text, `tiny`, M = 4. Elsewhere (another M, size or task) each method gets the
+same three tries: the transferred rate times 0.71, 1 and 1.41, one seed. Between sizes the rate is transferred
+with tokens to the power -1/4, which is compute to the -1/8, as the rule for language models has it (DeepSeek
+LLM, arXiv 2401.02954). The asked-for size says which places are tried, so that one command stays affordable:
+sizes other than `tiny` are tried for Data-Parallel and Decoupled alone.
+
+The centre comes from the sweep and not from earlier results of this experiment: the same command finds the
+same runs again after its results were copied into `tuned`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
+from atoll.sim.lab.experiments.common import Place
+from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
+from atoll.sim.lab.experiments.sweep import at_rate
+from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
+from atoll.sim.lab.sizes import tokens_of
+from atoll.sim.lab.tuned import SWEPT
+
+__all__ = ["FACTORS", "RATES_AROUND", "Rates", "places"]
+
+SEED = 1
+FACTORS = (1 / math.sqrt(2), 1.0, math.sqrt(2))
+SIZE_EXPONENT = -0.25
+
+
+TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
+    "diloco": (2, 8), "streaming": (2, 8), "decoupled": (1, 2, 8, 16),
+})  # fmt: skip
+"""Text at `tiny`, by method: every M that is trained there, but for the one that was swept."""
+
+
+def places(size: Size) -> tuple[Place, ...]:
+    """Where other experiments train at this size and the sweep did not."""
+    if size != "tiny":
+        return (Place("data-parallel"), *(Place("decoupled", learners) for learners in (2, 4, 8)))
+    text = [Place(method, learners) for method, counts in TINY.items() for learners in counts]
+    return (*text, *_of_task("moe"), *_of_task("vision"))
+
+
+def _of_task(task: Task) -> tuple[Place, ...]:
+    return (
+        Place("data-parallel", task=task),
+        Place("streaming", SWEPT_LEARNERS, task),
+        Place("decoupled", SWEPT_LEARNERS, task),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """`atoll lab run rates`."""
+
+    name: str = "rates"
+    about: str = "three learning rates around the transferred best, at every M, size and task that is used"
+
+    def stages(self, request: Request) -> Stages:
+        """One stage: three runs at every place of the asked-for size; always one seed."""
+        tried = {place: [_cell(place, request.size, by) for by in FACTORS] for place in places(request.size)}
+        rows = iter((yield [cell for cells in tried.values() for cell in cells]))
+        found = {place: [next(rows) for _ in cells] for place, cells in tried.items()}
+        return _report(request.size, found)
+
+
+RATES_AROUND = Rates()
+
+
+def _cell(place: Place, size: Size, factor: float) -> Cell:
+    bigger = tokens_of(place.task, size) / tokens_of(place.task, "tiny")
+    rate = at_rate(SWEPT[place.method], factor * bigger**SIZE_EXPONENT).learning_rate
+    return place.cell(size, SEED, learning_rate=rate)
+
+
+def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
+    best = {place: _best(rows) for place, rows in found.items()}
+    lines = [
+        _line(place, row, is_best=row is best[place]) for place, rows in found.items() for row in rows
+    ]  # fmt: skip
+    notes = [
+        f"{len(FACTORS)} runs and one seed for every method at every place; always seed 1.",
+        "The best rates are copied into atoll/sim/lab/tuned.py (RATES) by hand.",
+    ]
+    if size != "tiny":
+        notes.append(
+            "At this size only Data-Parallel and Decoupled are tried: "
+            "DiLoCo and Streaming take Decoupled's factor to their own swept rate."
+        )
+    return Report(
+        tables=(
+            Table(
+                title=f"Three learning rates, {size}",
+                columns=("where", "batch", "learning rate", "held-out loss", ""),
+                rows=tuple(lines),
+            ),
+        ),
+        pictures=(_picture(size, found),),
+        notes=tuple(notes),
+        figures={f"{place.name} learning rate": row.cell.learning_rate for place, row in best.items()},
+    )
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: row.heldout_loss if math.isfinite(row.heldout_loss) else math.inf)
+
+
+def _line(place: Place, row: Row, *, is_best: bool) -> tuple[str, ...]:
+    loss = f"{row.heldout_loss:.4f}" if math.isfinite(row.heldout_loss) else "diverged"
+    mark = "best" if is_best else ""
+    return place.name, f"{row.cell.batch}", f"{row.cell.learning_rate:.3g}", loss, mark
+
+
+def _picture(size: Size, found: Mapping[Place, Sequence[Row]]) -> Picture:
+    """Each place against its own best: tasks differ in what a loss means."""
+    series = []
+    for place, rows in found.items():
+        lowest = _best(rows).heldout_loss
+        shown = [
+            (row.cell.learning_rate, row.heldout_loss) for row in rows if math.isfinite(row.heldout_loss)
+        ]
+        above = tuple(100 * (loss / lowest - 1) for _, loss in shown)
+        series.append(Series(name=place.name, x=tuple(rate for rate, _ in shown), y=above))
+    return Picture(
+        title=f"Three learning rates, {size}", x_label="learning rate",
+        y_label="held-out loss above the best of the three (%)", series=tuple(series), log_x=True,
+    )  # fmt: skip

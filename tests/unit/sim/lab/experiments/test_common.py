@@ -1,0 +1,86 @@
+"""Arms are asked for in pairs, and places know their cells."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from atoll.errors import ConfigError
+from atoll.sim.lab.experiments import EXPERIMENTS
+from atoll.sim.lab.experiments.common import (
+    Place,
+    ask,
+    half_widths,
+    mean_of,
+    megabytes,
+    seeds_of,
+    shown_number,
+)
+from atoll.sim.lab.paired import Difference
+from atoll.sim.lab.report import Report, Request, Stages
+from tests.unit.sim.lab.made_up import drive, made_up
+
+BASE, OURS = Place("data-parallel"), Place("decoupled", 4)
+
+
+def test_every_arm_gets_its_own_rows_seed_by_seed() -> None:
+    seen: dict[Place, list[int]] = {}
+
+    def stages() -> Stages:
+        rows = yield from ask({BASE: BASE.arm("tiny"), OURS: OURS.arm("tiny")}, 3)
+        for place, found in rows.items():
+            assert {row.cell.method for row in found} == {place.method}
+            seen[place] = [row.cell.seed for row in found]
+        return Report(tables=(), pictures=())
+
+    asked, _ = drive(stages(), made_up)
+    assert seen == {BASE: [1, 2, 3], OURS: [1, 2, 3]}
+    assert [cell.seed for cell in asked] == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_place_without_a_model_is_refused_with_the_sizes_that_have_one() -> None:
+    with pytest.raises(ConfigError, match=r"tiny, small"):
+        Place("decoupled", 4, "moe").cell("0.2M", 1)
+
+
+def test_a_place_is_named_by_what_tells_it_apart() -> None:
+    assert [place.name for place in (BASE, OURS, Place("streaming", 4, "moe"))] == [
+        "data-parallel", "decoupled M=4", "moe, streaming M=4",
+    ]  # fmt: skip
+
+
+def test_figures_are_shown_for_people() -> None:
+    rows = [made_up(OURS.cell("tiny", seed), goodput=0.5 * seed) for seed in (1, 2)]
+    assert mean_of(rows, lambda row: row.goodput) == 0.75
+    assert megabytes(rows) == "2.0"
+    assert megabytes([made_up(BASE.cell("tiny", 1), bytes_up=0, bytes_down=0)]) == "-"
+    assert (seeds_of(rows), seeds_of(rows[:1])) == ("2 seeds", "1 seed")
+    assert (shown_number(3.94), shown_number(None)) == ("+3.9 %", "-")
+
+
+def test_a_picture_has_no_intervals_if_one_of_them_is_infinite() -> None:
+    sure, single = Difference(1.0, 0.5, 1.5, 3, (1.0,) * 3), Difference(1.0, -math.inf, math.inf, 1, (1.0,))
+    assert half_widths([sure, sure]) == (0.5, 0.5)
+    assert half_widths([sure, single]) == ()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_listed_experiment_says_in_a_line_what_it_compares(name: str) -> None:
+    assert EXPERIMENTS[name].name == name
+    assert 20 < len(EXPERIMENTS[name].about) < 130
+    assert "\n" not in EXPERIMENTS[name].about
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_listed_experiment_ends_in_a_table_and_a_picture(name: str) -> None:
+    _, report = drive(EXPERIMENTS[name].stages(Request(seeds=2)), made_up)
+    assert report.tables
+    assert report.pictures
+    for table in report.tables:
+        assert table.rows
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+    for picture in report.pictures:
+        for one in picture.series:
+            assert len(one.x) == len(one.y)
+            assert len(one.error) in (0, len(one.y))
