@@ -21,7 +21,7 @@ from atoll.core import messages as msg
 from atoll.core.params import MS, RunParams
 from atoll.sim.disk import Disk
 from atoll.sim.engine import Chance, Engine
-from atoll.sim.ghost import GhostLearner, GhostSyncer
+from atoll.sim.ghost import GhostLearner, GhostSyncer, SyncerModel
 from atoll.sim.network import Network
 from atoll.sim.process import LearnerProcess, SyncerProcess
 from atoll.sim.scale.ledger import Ledger
@@ -67,6 +67,8 @@ class TracedLearner(LearnerProcess):
 
     pace: Pace
     full_batch: int
+    quantum: int = 1
+    """Tokens of one example: a step has a whole number of them."""
     pipe: Pipe
     """To the syncer."""
     on_dark: Callable[[TracedLearner, int], None]
@@ -77,9 +79,10 @@ class TracedLearner(LearnerProcess):
         work_ns = int(self.step_ns * (1 + self.jitter * (2 * self.rng.random() - 1)))
         stint = self.pace.work(now_ns, work_ns)
         if stint.back_ns:
+            self.batch = 0
             self.call(stint.end_ns - now_ns, self.on_dark, self, stint.back_ns)
             return
-        self.batch = max(1, round(self.full_batch * stint.share))
+        self.batch = self.quantum * max(1, round(self.full_batch * stint.share / self.quantum))
         self.call(stint.end_ns - now_ns, self._step, stint.end_ns - now_ns)
 
     def _tell(self, message: Any) -> None:
@@ -125,10 +128,10 @@ class ScaleWorld:
 
     def __post_init__(self) -> None:
         scenario = self.scenario
-        self.params, self.chance = scenario.params(), Chance(scenario.seed)
+        self.params, self.chance = self.make_params(), Chance(scenario.seed)
         self.network = Network(self.engine, self.chance.branch("network"), _no_trouble)
         self.latencies, links = self.chance.branch("latencies"), self.chance.branch("links")
-        rate = FRAGMENT_BYTES / (TRANSIT_STEPS * scenario.fastest_s)
+        rate = self.fragment_bytes() / (TRANSIT_STEPS * scenario.fastest_s)
         for name in scenario.traces:
             latency_ns = int(links.uniform(*LATENCY_MS) * MS)
             self.pipes[name] = (Pipe(latency_ns, rate), Pipe(latency_ns, rate))
@@ -136,6 +139,32 @@ class ScaleWorld:
             name: Pace.of(trace, scenario.chips[name], scenario.dark_s)
             for name, trace in scenario.traces.items()
         }
+
+    # What another world of traces may do otherwise
+
+    def make_params(self) -> RunParams:
+        """The settings of the core."""
+        return self.scenario.params()
+
+    def fragment_bytes(self) -> float:
+        """What a link carries in `TRANSIT_STEPS` steps."""
+        return FRAGMENT_BYTES
+
+    def make_learner(self, name: str, rng: random.Random) -> TracedLearner:
+        """A process for a new life, with its model and its batch."""
+        model = GhostLearner(self.params, rng)
+        process = TracedLearner(
+            self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
+        )
+        process.jitter = JITTER
+        process.full_batch = full_batch(self.scenario, name)
+        return process
+
+    def make_syncer_model(self) -> SyncerModel:
+        """What the syncer serves."""
+        return GhostSyncer(self.params)
+
+    # The run
 
     def run(self, on_progress: Callable[[int], None] | None = None) -> None:
         """Go on until the merges are done or the time is over. `on_progress` is told the merges so far."""
@@ -152,7 +181,7 @@ class ScaleWorld:
         was_enabled = gc.isenabled()
         gc.disable()  # many objects and hardly a cycle: collecting would cost more than it frees
         try:
-            while engine.now_ns < until_ns and not self._is_done():
+            while engine.now_ns < until_ns and not self.is_done():
                 self._run_slice(min(until_ns, engine.now_ns + slice_ns))
                 if on_progress is not None:
                     on_progress(self.ledger.merges)
@@ -163,11 +192,12 @@ class ScaleWorld:
     def _run_slice(self, until_ns: int) -> None:
         """Only a slice that can hold the last merge is watched event by event."""
         if self.ledger.merges + 2 * SLICE_STEPS >= self.scenario.merges:
-            self.engine.run(until_ns, stop=self._is_done)
-        if not self._is_done():
+            self.engine.run(until_ns, stop=self.is_done)
+        if not self.is_done():
             self.engine.run(until_ns)
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
+        """Whether the run is over."""
         return self.ledger.merges >= self.scenario.merges
 
     # Learners
@@ -179,13 +209,9 @@ class ScaleWorld:
     def _start_learner(self, name: str) -> None:
         scenario, is_back = self.scenario, name in self.learners
         rng = self.chance.branch(f"learner/{name}/{self.ledger.began[name]}")
-        model = GhostLearner(self.params, rng)
-        process = TracedLearner(
-            self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
-        )
+        process = self.make_learner(name, rng)
         process.pace, process.on_dark = self.paces[name], self._gone_dark
-        process.step_ns, process.jitter = int(1e9 * scenario.step_s[name]), JITTER
-        process.full_batch = full_batch(scenario, name)
+        process.step_ns = int(1e9 * scenario.step_s[name])
         process.post, process.pipe = self._to_syncer, self.pipes[name][0]
         self.learners[name] = process
         self.ledger.begin_life(process.actor, name, process.step_ns)
@@ -200,7 +226,7 @@ class ScaleWorld:
 
     def _boot_syncer(self) -> None:
         rng = self.chance.branch(f"syncer/{self.num_outages}")
-        model = GhostSyncer(self.params)
+        model = self.make_syncer_model()
         self.syncer = SyncerProcess(
             self.engine, self.ledger, self.network, self.params, self.disk, rng, model
         )

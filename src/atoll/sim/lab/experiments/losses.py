@@ -1,0 +1,59 @@
+"""Held-out losses of the arms of an experiment: as text, for choosing the best, and as bars.
+
+A run may end in no finite number, which is a result too: such an arm counts as infinitely bad where the best
+is chosen, and its bar is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from atoll.sim.lab.cell import Row
+from atoll.sim.lab.experiments.common import mean_of
+from atoll.sim.lab.paired import Difference, mean_sd
+from atoll.sim.lab.report import Picture, Series
+
+__all__ = ["bars", "mean_loss", "shown_loss"]
+
+
+def mean_loss(rows: Sequence[Row]) -> float:
+    """The mean over seeds; infinite if a run did not end in a finite number."""
+    mean = mean_of(rows, lambda row: row.heldout_loss)
+    return mean if math.isfinite(mean) else math.inf
+
+
+def shown_loss(rows: Sequence[Row]) -> str:
+    """Mean and deviation over seeds, as tables show them."""
+    return mean_sd([row.heldout_loss for row in rows]) if math.isfinite(mean_loss(rows)) else "not finite"
+
+
+def bars(
+    title: str,
+    *,
+    names: Sequence[str],
+    groups: Mapping[str, Sequence[Difference]],
+    x_label: str,
+    y_label: str,
+) -> Picture:
+    """Bars of differences with their intervals: a group of series for every name."""
+    return Picture(
+        title=title,
+        kind="bars",
+        x_label=x_label,
+        y_label=y_label,
+        series=tuple(_series(name, found) for name, found in groups.items()),
+        names=tuple(names),
+        zero_line=True,
+    )
+
+
+def _series(name: str, found: Sequence[Difference]) -> Series:
+    """Without intervals if no bar has one; a single bar without one (one seed) is given NaN."""
+    half = [one.high - one.mean if math.isfinite(one.high) else math.nan for one in found]
+    return Series(
+        name=name,
+        x=tuple(map(float, range(len(found)))),
+        y=tuple(one.mean for one in found),
+        error=() if all(map(math.isnan, half)) else tuple(half),
+    )

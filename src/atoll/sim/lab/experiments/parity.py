@@ -1,0 +1,161 @@
+"""As good as lock-step training: every method against Data-Parallel, and Decoupled against Streaming.
+
+A `Comparison` trains Data-Parallel once per seed and the other methods at each M, all at tuned settings, with
+the same initial weights, data and tokens. Its table shows each method's loss and its paired gap to
+Data-Parallel; its claims say whether asynchrony is free (Decoupled against synchronous Streaming at the same
+M) and, for text, whether the gap is at or below the published one. `parity`, `moe` and `vision` are
+comparisons; they differ in task, methods and M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atoll.sim.lab.cell import Method, Row, Task
+from atoll.sim.lab.experiments.common import Place, ask, mean_of, megabytes, seeds_of, shown_number
+from atoll.sim.lab.experiments.losses import bars, shown_loss
+from atoll.sim.lab.experiments.published import EXTENSION, RULE, extended_gap
+from atoll.sim.lab.paired import Difference, claim_below, interval, paired, percent
+from atoll.sim.lab.report import Claim, Report, Request, Stages, Table
+
+__all__ = ["ASYNCHRONY_LIMIT", "PARITY", "Comparison", "gap_claim"]
+
+ASYNCHRONY_LIMIT = 0.5
+"""Percent of loss that asynchrony may cost."""
+
+Rows = Mapping[Place, Sequence[Row]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Methods against Data-Parallel at the same tokens; `atoll lab run NAME`."""
+
+    name: str
+    about: str
+    task: Task
+    methods: tuple[Method, ...]
+    """Those with learners; Data-Parallel is always there."""
+    counts: tuple[int, ...]
+    """Every M."""
+
+    def stages(self, request: Request) -> Stages:
+        """One stage: Data-Parallel once, the others at every M."""
+        places = [self.data_parallel, *(place for m in self.counts for place in self._at(m))]
+        rows = yield from ask({place: place.arm(request.size) for place in places}, request.seeds)
+        return _Findings(self, rows).report(f"{self.task}, {request.size}")
+
+    @property
+    def data_parallel(self) -> Place:
+        """What all are compared with."""
+        return Place("data-parallel", task=self.task)
+
+    def _at(self, learners: int) -> list[Place]:
+        return [Place(method, learners, self.task) for method in self.methods]
+
+
+PARITY = Comparison(
+    name="parity",
+    about="Data-Parallel, DiLoCo, Streaming and Decoupled at M=2, 4, 8: held-out loss at the same tokens",
+    task="text",
+    methods=("diloco", "streaming", "decoupled"),
+    counts=(2, 4, 8),
+)
+
+
+def gap_claim(what: str, gap: Difference, limit: float) -> Claim:
+    """Whether a gap to Data-Parallel is at or below the published curve."""
+    return claim_below(f"{what}: the gap to Data-Parallel is at or below the {EXTENSION} curve.", gap, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """The rows of a comparison, and what follows from them."""
+
+    comparison: Comparison
+    rows: Rows
+
+    def report(self, where: str) -> Report:
+        shown = self.comparison
+        gaps = {place: self.gap(place) for place in self.rows if place.method != "data-parallel"}
+        figures = {f"gap of {place.name}": gap.mean for place, gap in gaps.items()}
+        figures |= {f"asynchrony at M={m}": self.asynchrony(m).mean for m in shown.counts}
+        groups: dict[str, list[Difference]] = {
+            method: [gaps[Place(method, m, shown.task)] for m in shown.counts] for method in shown.methods
+        }
+        picture = bars(
+            f"Held-out loss above Data-Parallel ({where})", names=[f"M={m}" for m in shown.counts],
+            groups=groups, x_label="learners", y_label="gap to Data-Parallel (%)",
+        )  # fmt: skip
+        return Report(
+            tables=(self.table(where),), pictures=(picture,), claims=tuple(self.claims()),
+            notes=(RULE,) if self.has_curve else (), figures=figures,
+        )  # fmt: skip
+
+    @property
+    def has_curve(self) -> bool:
+        """The published figures are those of dense language models."""
+        return self.comparison.task == "text"
+
+    def gap(self, place: Place) -> Difference:
+        return paired(self.rows[place], self.rows[self.comparison.data_parallel])
+
+    def asynchrony(self, learners: int) -> Difference:
+        task = self.comparison.task
+        return paired(
+            self.rows[Place("decoupled", learners, task)], self.rows[Place("streaming", learners, task)]
+        )
+
+    def extended(self, place: Place) -> float | None:
+        return extended_gap(self.rows[place][0].parameters, place.learners) if self.has_curve else None
+
+    def claims(self) -> list[Claim]:
+        task, counts = self.comparison.task, self.comparison.counts
+        found = [
+            claim_below(
+                f"{task}, M={m}: asynchrony is free, Decoupled is within +{ASYNCHRONY_LIMIT} % of Streaming.",
+                self.asynchrony(m), ASYNCHRONY_LIMIT,
+            )
+            for m in counts
+        ]  # fmt: skip
+        for m in counts:
+            place = Place("decoupled", m, task)
+            limit = self.extended(place)
+            if limit is not None:
+                found.append(gap_claim(place.name, self.gap(place), limit))
+        return found
+
+    def table(self, where: str) -> Table:
+        rows = self.rows[self.comparison.data_parallel]
+        columns = (
+            "method", "M", "batch", "held-out loss", "accuracy", "gap to Data-Parallel", EXTENSION,
+            "against Streaming", "goodput", "stall", "MB moved",
+        )  # fmt: skip
+        lines = [self.line(place) for place in self.rows]
+        kept = [at for at in range(len(columns)) if any(line[at] != "-" for line in lines)]
+        unit = "images" if self.comparison.task == "vision" else "tokens"
+        return Table(
+            title=f"{self.comparison.name}: {where}, {rows[0].cell.tokens:,} {unit}, {seeds_of(rows)}",
+            columns=tuple(columns[at] for at in kept),
+            rows=tuple(tuple(line[at] for at in kept) for line in lines),
+            notes=(
+                "Loss: mean ± standard deviation over seeds. Gaps: paired by seed, mean and 95 % interval.",
+            ),
+        )
+
+    def line(self, place: Place) -> tuple[str, ...]:
+        rows = self.rows[place]
+        has_learners = place.method != "data-parallel"
+        return (
+            place.method,
+            f"{place.learners}" if has_learners else "-",
+            f"{rows[0].cell.batch}",
+            shown_loss(rows),
+            percent(mean_of(rows, lambda row: row.accuracy)),
+            interval(self.gap(place)) if has_learners else "-",
+            shown_number(self.extended(place)) if has_learners else "-",
+            interval(self.asynchrony(place.learners)) if place.method == "decoupled" else "-",
+            percent(mean_of(rows, lambda row: row.goodput)),
+            percent(mean_of(rows, lambda row: row.stall_fraction)),
+            megabytes(rows),
+        )

@@ -1,0 +1,15 @@
+"""Images: the comparison of `parity` at M = 4 on a classifier, with its accuracy."""
+
+from __future__ import annotations
+
+from atoll.sim.lab.experiments.parity import Comparison
+
+__all__ = ["VISION"]
+
+VISION = Comparison(
+    name="vision",
+    about="an image classifier: Data-Parallel, Streaming and Decoupled at M=4, loss and accuracy",
+    task="vision",
+    methods=("streaming", "decoupled"),
+    counts=(4,),
+)
