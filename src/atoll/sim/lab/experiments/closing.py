@@ -1,8 +1,8 @@
 """closing-the-gap: what brings local training nearer to Data-Parallel at the same tokens and the same bytes.
 
-Each idea is the plain default (the paper's settings) with a few changes. One that makes a round dearer, or rounds rarer, gets
-another H, so that the whole run sends as many bytes as the default does: offers that carry moments too travel
-more rarely, four-bit offers four times as often. What was really sent stands in the table.
+Each idea is the plain default (the paper's settings) with a few changes. One that makes a round dearer, or
+rounds rarer, gets another H, so that the whole run sends as many bytes as the default does: offers that carry
+moments too travel more rarely, four-bit offers four times as often. What was really sent stands in the table.
 
 The first stage screens all ideas at two seeds, at M = 4 and at M = 8. The second gives all seeds to the best
 three that are different in kind, and to the combinations of those whose gain is clear. One choice is made for

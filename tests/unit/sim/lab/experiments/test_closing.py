@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from atoll.sim.lab.cell import Cell, Row
+from atoll.sim.lab.experiments.closing import CLOSING, IDEAS, Idea, Mix, cell_with, plain_cell, share_closed
+from atoll.sim.lab.experiments.outer import default_outer
+from atoll.sim.lab.report import Report, Request
+from atoll.sim.lab.tuned import cell_for
+from tests.unit.sim.lab.made_up import drive, made_up
+
+PLAIN = plain_cell(4, 1)
+BITS_OF = {"bf16": 16, "int4": 4.125}
+
+Cost = Callable[[Cell], float]
+
+
+def idea(name: str) -> Idea:
+    (found,) = [one for one in IDEAS if one.name == name]
+    return found
+
+
+def planned_bytes(cell: Cell) -> float:
+    """What the whole run sends per value and learner, by the settings alone."""
+    steps = cell.tokens / cell.batch
+    early = cell.ideas.early_share if cell.ideas.early_interval else 0.0
+    rounds = steps * (1 - early) / cell.interval_steps
+    rounds += steps * early / cell.ideas.early_interval if early else 0.0
+    return rounds * BITS_OF[cell.codec_up] * (3 if cell.ideas.mean_moments else 1)
+
+
+def train(cell: Cell, cost: Cost) -> Row:
+    """Data-Parallel at 2, the plain default 5 % above, everything else by `cost` percent off the default."""
+    base = 2 + 0.02 * cell.seed
+    if cell.method == "data-parallel":
+        return made_up(cell, base, bytes_up=0, bytes_down=0)
+    plain = plain_cell(cell.learners, cell.seed)
+    is_plain = cell == plain
+    change = 0.0 if is_plain else cost(cell) + 0.01 * (cell.seed % 3)
+    sent = round(1e6 * planned_bytes(cell) / planned_bytes(plain))
+    return made_up(cell, 1.05 * base * (1 + change / 100), bytes_up=sent, bytes_down=sent)
+
+
+def report_of(cost: Cost, seeds: int = 5) -> tuple[list[Cell], Report]:
+    return drive(CLOSING.stages(Request(seeds=seeds)), lambda cell: train(cell, cost))
+
+
+def good_ideas(cell: Cell) -> float:
+    """Rebase and int4 help, and add up; batch x 2 helps at M = 4 and hurts at M = 8; the rest hurts."""
+    change = 0.5
+    change -= 2.0 * (cell.adopt == "rebase")
+    change -= 1.5 * (cell.codec_up == "int4") + 0.3 * ((cell.eta, cell.mu) == default_outer(6))
+    if cell.batch > plain_cell(cell.learners, cell.seed).batch:
+        change -= 1.2 if cell.learners == 4 else 0.4
+    return change
+
+
+@pytest.mark.parametrize("one", IDEAS, ids=lambda one: one.name)
+def test_each_idea_sends_the_bytes_of_the_default(one: Idea) -> None:
+    cell = cell_with(PLAIN, (one,))
+    assert planned_bytes(cell) == pytest.approx(planned_bytes(PLAIN), rel=0.04)
+    assert cell.tokens == PLAIN.tokens
+    assert cell != PLAIN
+
+
+def test_combined_ideas_keep_to_the_same_bytes_and_to_legal_cuts() -> None:
+    mixes: list[Mix] = [(one, other) for one in IDEAS for other in IDEAS if one.kind < other.kind]
+    for mix in mixes:
+        cell = cell_with(PLAIN, mix)
+        assert planned_bytes(cell) == pytest.approx(planned_bytes(PLAIN), rel=0.1)
+        assert cell.num_fragments <= min(
+            cell.interval_steps, cell.ideas.early_interval or cell.interval_steps
+        )
+
+
+def test_no_idea_at_all_is_the_default() -> None:
+    assert cell_with(PLAIN, ()) == PLAIN
+
+
+def test_four_bits_travel_four_times_as_often_with_their_own_outer_settings_if_asked() -> None:
+    often = cell_with(PLAIN, (idea("int4 at a quarter of H"),))
+    assert (often.interval_steps, often.num_fragments, often.eta, often.mu) == (6, 6, PLAIN.eta, PLAIN.mu)
+    by_interval = cell_with(PLAIN, (idea("int4 at a quarter of H, eta and mu by H"),))
+    assert (by_interval.eta, by_interval.mu) == default_outer(6)
+
+
+def test_a_larger_batch_takes_fewer_steps_a_higher_rate_and_a_smaller_interval() -> None:
+    cell = cell_with(PLAIN, (idea("batch x 2"),))
+    assert (cell.batch, cell.interval_steps) == (2 * PLAIN.batch, 12)
+    assert cell.learning_rate == pytest.approx(PLAIN.learning_rate * 2**0.5)
+
+
+def test_often_early_is_a_third_of_the_interval_and_later_three_times() -> None:
+    cell = cell_with(PLAIN, (idea("often early, rarely later"),))
+    assert (cell.ideas.early_interval, cell.ideas.early_share, cell.interval_steps) == (8, 0.25, 72)
+
+
+def test_all_ideas_are_screened_at_two_seeds_at_both_counts_then_the_best_have_all() -> None:
+    asked, _ = report_of(good_ideas)
+    num_screened = 2 * (1 + 2 * (1 + len(IDEAS)))
+    screened, final = asked[:num_screened], asked[num_screened:]
+    assert {cell.seed for cell in screened} == {1, 2}
+    assert len({cell.key for cell in screened}) == num_screened
+    assert {cell.seed for cell in final} == {1, 2, 3, 4, 5}
+    assert {cell.method for cell in final} == {"decoupled", "data-parallel"}
+    # Data-Parallel, and at each M the default, three ideas, and the two with a clear gain together
+    assert len(final) == 5 * (1 + 2 * (1 + 3 + 1))
+
+
+def test_ideas_with_a_clear_gain_at_both_counts_are_combined_one_of_each_kind() -> None:
+    _, report = report_of(good_ideas)
+    names = [row[0] for row in report.tables[0].rows]
+    together = "rebase + int4 at a quarter of H, eta and mu by H"
+    assert names[:3] == ["Data-Parallel", "plain default", together]
+    assert sum(" + " in name for name in names) == 1
+
+
+def test_nothing_is_combined_when_nothing_helps_and_the_losers_are_all_there() -> None:
+    _, report = report_of(lambda cell: 1.0)
+    for table in report.tables:
+        assert {row[0] for row in table.rows[2:]} == {one.name for one in IDEAS}
+        assert {row[2] for row in table.rows} == {"2", "5"}
+    assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
+    assert len(report.pictures[0].names) == len(IDEAS)
+
+
+def test_the_gap_counts_as_halved_only_where_half_of_it_is_closed() -> None:
+    _, report = report_of(good_ideas)
+    assert [claim.verdict for claim in report.claims] == ["holds", "holds"]
+    assert report.figures["plain_gap_m4_percent"] == pytest.approx(5.0)
+    assert report.figures["best_gap_m4_percent"] == pytest.approx(1.5, abs=0.05)
+    assert report.figures["gap_closed_m4_percent"] == pytest.approx(70, abs=1)
+    _, report = report_of(lambda cell: -1.0 * (cell.learners == 4 and cell.adopt == "rebase"))
+    assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
+
+
+def test_one_seed_resolves_nothing() -> None:
+    _, report = report_of(good_ideas, seeds=1)
+    assert {claim.verdict for claim in report.claims} == {"not resolved"}
+
+
+def test_the_table_says_the_bytes_of_each_row() -> None:
+    _, report = report_of(good_ideas)
+    by_name = {row[0]: row for row in report.tables[0].rows}
+    assert by_name["plain default"][6:] == ("2.0", "100 %")
+    assert by_name["int4 at a quarter of H"][7] == "103 %"
+    assert by_name["often early, rarely later"][1] == "8, then 72"
+    assert by_name["Data-Parallel"][5:] == ("100 %", "-", "-")
+
+
+def test_a_run_that_blew_up_is_not_chosen_and_stays_in_the_table() -> None:
+    _, report = report_of(lambda cell: math.nan if cell.adopt == "rebase" else good_ideas(cell))
+    by_name = {row[0]: row for row in report.tables[0].rows}
+    assert by_name["rebase"][2:6] == ("2", "not finite", "not finite", "-")
+    assert not any("rebase" in claim.text for claim in report.claims)
+
+
+def rows(*losses: float) -> list[Row]:
+    return [made_up(cell_for("decoupled", 4, seed), loss) for seed, loss in enumerate(losses, 1)]
+
+
+def test_the_share_is_a_ratio_of_means_that_one_seed_without_a_gap_cannot_blow_up() -> None:
+    lock_step, plain = rows(2.0, 2.0, 2.0), rows(2.2, 2.001, 2.2)
+    share = share_closed(rows(2.1, 2.0, 2.1), plain, lock_step)
+    assert share.mean == pytest.approx(100 * 0.201 / 0.401)
+    assert 45 < share.low < share.mean < share.high < 55
+
+
+def test_the_whole_gap_is_a_hundred_percent_exactly_and_no_gap_has_no_share() -> None:
+    lock_step, plain = rows(2.0, 2.1), rows(2.2, 2.4)
+    whole = share_closed(lock_step, plain, lock_step)
+    assert (whole.low, whole.mean, whole.high) == pytest.approx((100, 100, 100))
+    assert math.isnan(share_closed(plain, lock_step, lock_step).mean)
