@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from atoll.sim.lab.experiments.adopt import ADOPT
+from atoll.sim.lab.experiments.bits import BITS
+from atoll.sim.lab.experiments.closing import CLOSING
 from atoll.sim.lab.experiments.failures import FAILURES
+from atoll.sim.lab.experiments.merge_rule import MERGE_RULE
 from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE
 from atoll.sim.lab.experiments.non_iid import NON_IID
+from atoll.sim.lab.experiments.outer import OUTER
 from atoll.sim.lab.experiments.rates import RATES_AROUND
 from atoll.sim.lab.experiments.scavenging import SCAVENGING
 from atoll.sim.lab.experiments.sweep import SWEEP
@@ -26,6 +31,11 @@ LISTED: tuple[Experiment, ...] = (
     MIXED_HARDWARE,
     SCAVENGING,
     NON_IID,
+    MERGE_RULE,
+    BITS,
+    ADOPT,
+    OUTER,
+    CLOSING,
 )  # fmt: skip
 """In the order in which people are shown them; one line each."""
 
