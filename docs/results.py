@@ -9,6 +9,7 @@ words are, and they stand here: what is asked, what is planned, and what we make
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,9 @@ from typing import Any, get_args
 
 from atoll.config import RunConfig
 from atoll.observe.formats import duration
+from atoll.observe.lab_tables import markdown, markdown_claims, sentence
 from atoll.sim.lab.cell import SIZES
-from atoll.sim.lab.report import Verdict
+from atoll.sim.lab.report import Claim, Table, Verdict
 
 DOCS = Path(__file__).resolve().parent
 CURVE_DIGITS = 4
@@ -44,8 +46,8 @@ SECTIONS: Mapping[str, Planned] = {
     ),
     "rates": Planned(
         "Does the learning rate carry over to other M, sizes and tasks? Three around the transferred best "
-        "are tried, for every method alike.",
-        (("tiny", 1), ("small", 1)),
+        "are tried.",
+        (("0.05M", 1), ("tiny", 1), ("0.2M", 1), ("0.4M", 1), ("small", 1)),
     ),
     "parity": Planned(
         "How far are DiLoCo, Streaming DiLoCo and Decoupled DiLoCo from Data-Parallel at M = 2, 4 and 8, and "
@@ -121,8 +123,9 @@ FAIRNESS = """\
 The rule: all methods start from the same weights, see the same data and train the same number of tokens, with
 a learning rate that decays. Each is shown at its own best. At `tiny` and M = 4 all are swept by coordinate
 (learning rate, batch, then eta and mu) in the same manner, with at most 40 runs for each method. At other M,
-sizes and tasks three learning rates around the transferred best are tried, as many for every method. Each
-method may choose its own batch.
+sizes and tasks three learning rates around the transferred best are tried; at sizes other than `tiny` that is
+done for Data-Parallel and Decoupled, and DiLoCo and Streaming follow Decoupled. Each method may choose its own
+batch.
 """
 
 
@@ -186,18 +189,19 @@ def _found(results: Sequence[Mapping[str, Any]]) -> str:
     """The verdicts of all experiments in one table, on what machine, and how long it took."""
     if not results:
         return "**Nothing was run yet**, so nothing is claimed. What is planned: [below](#not-run-yet).\n"
-    claims = [(one, claim) for one in results for claim in one["claims"]]
-    words = ", ".join(f"{sum(c['verdict'] == w for _, c in claims)} {w}" for w in get_args(Verdict))
+    claims = [(one, claim) for one in results for claim in _claims(one)]
+    words = ", ".join(f"{sum(c.verdict == w for _, c in claims)} {w}" for w in get_args(Verdict))
     runs = {row["key"]: row["cpu_s"] for one in results for row in one["rows"]}
     told = [
         f"**{len(claims)} claims: {words}.**" if claims else "**No claim was tested yet.**",
         f"{len(runs):,} training runs, {duration(sum(runs.values()))} of one core.",
-        MACHINE,
+        MACHINE or "The machine is not named yet.",
         "Not everything was run: see [what is missing](#not-run-yet)." if _missing(results) else "",
     ]
-    rows = [[*_claim(claim), f"[{_stem(one)}](#{one['experiment']})"] for one, claim in claims]
-    table = _table(("verdict", "claim", "measured (95 % interval)", "limit", "seeds", "from"), rows)
-    return "\n".join([" ".join(part for part in told if part), "", *([table] if rows else [])])
+    summary = " ".join(part for part in told if part) + "\n"
+    rows = [(c.verdict, sentence(c), f"[{_stem(one)}](#{one['experiment']})") for one, c in claims]
+    columns = ("verdict", "claim: figure (95 % interval), limit, seeds", "from")
+    return f"{summary}\n{_table('All claims', columns, rows)}" if rows else summary
 
 
 def _swept(results: Sequence[Mapping[str, Any]]) -> str:
@@ -239,25 +243,22 @@ def _told(one: Mapping[str, Any], pictures: Sequence[str]) -> Iterable[str]:
         if re.fullmatch(rf"{re.escape(stem)}(-\d+)?\.png", picture):
             yield f"![{stem}](results/{picture})\n"
     for table in one["tables"]:
-        notes = "".join(f"\n{note}\n" for note in table["notes"])
-        yield f"**{table['title']}**\n\n{_table(table['columns'], table['rows'])}{notes}"
+        yield _table(table["title"], table["columns"], table["rows"], table["notes"])
     for note in one["notes"]:
         yield f"{note}\n"
-    for verdict, text, measured, limit, seeds in map(_claim, one["claims"]):
-        yield f"- {verdict}: {text.rstrip('.')}. Measured {measured}, limit {limit}, {seeds.rstrip('.')}."
-    yield ""
+    if claims := _claims(one):
+        yield markdown_claims(claims)
 
 
-def _claim(claim: Mapping[str, Any]) -> list[str]:
-    """Verdict, sentence, measured value with its interval, limit, and seeds with advice."""
-    if claim["verdict"] not in get_args(Verdict):
-        raise SystemExit(f"{claim['verdict']!r} is no verdict: {claim['text']}")
-    unit = f" {claim['unit']}" if claim["unit"] else ""
-    ends = (claim["low"], claim["high"])
-    interval = "no interval" if None in ends else f"{_figure(ends[0])} .. {_figure(ends[1])}"
-    seeds = _counted(claim["seeds"], "seed") + (f". {claim['advice']}" if claim["advice"] else "")
-    measured = f"{_figure(claim['value'])}{unit} ({interval})"
-    return [f"**{claim['verdict']}**", claim["text"], measured, f"{claim['limit']:g}{unit}", seeds]
+def _claims(one: Mapping[str, Any]) -> list[Claim]:
+    """The claims of a result; JSON has no infinity, and null stands where an interval has no end."""
+    claims = []
+    for values in one["claims"]:
+        if values["verdict"] not in get_args(Verdict):
+            raise SystemExit(f"{values['verdict']!r} is no verdict: {values['text']}")
+        open_ends = {"value": math.nan, "low": -math.inf, "high": math.inf}
+        claims.append(Claim(**values | {k: end for k, end in open_ends.items() if values[k] is None}))
+    return claims
 
 
 def _defaults() -> str:
@@ -266,7 +267,7 @@ def _defaults() -> str:
     if not DEFAULTS:
         return head + "Not chosen from results yet.\n"
     rows = [(f"`{name}`", _default(name), paper, why) for name, (paper, why) in DEFAULTS.items()]
-    return head + _table(("setting", "value", "paper", "why"), rows)
+    return head + _table("What `RunConfig()` comes with", ("setting", "value", "paper", "why"), rows)
 
 
 def _default(name: str) -> str:
@@ -294,12 +295,14 @@ def _not_run(results: Sequence[Mapping[str, Any]]) -> str:
         (name, SECTIONS[name].question, f"`atoll lab run {name} --size {size} --seeds {seeds} --jobs 2`")
         for name, size, seeds in missing
     ]
-    return "## Not run yet\n\n" + _table(("experiment", "question", "command"), rows)
+    return "## Not run yet\n\n" + _table("Planned", ("experiment", "question", "command"), rows)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
+) -> str:
+    shown = tuple(tuple(row) for row in rows)
+    return markdown(Table(title=title, columns=tuple(columns), rows=shown, notes=tuple(notes)))
 
 
 def _item(value: Any) -> str:
@@ -314,11 +317,6 @@ def _compact(value: Any) -> str:
 
 def _rounded(curve: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[round(number, CURVE_DIGITS) for number in point] for point in curve]
-
-
-def _figure(value: float | None) -> str:
-    """Two decimals: the spread over seeds leaves no more that mean something."""
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _stem(one: Mapping[str, Any]) -> str:
