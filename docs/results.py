@@ -124,8 +124,8 @@ The rule: all methods start from the same weights, see the same data and train t
 a learning rate that decays. Each is shown at its own best. At `tiny` and M = 4 all are swept by coordinate
 (learning rate, batch, then eta and mu) in the same manner, with at most 40 runs for each method. At other M,
 sizes and tasks three learning rates around the transferred best are tried; at sizes other than `tiny` that is
-done for Data-Parallel and Decoupled, and DiLoCo and Streaming follow Decoupled. Each method may choose its own
-batch.
+done for Data-Parallel and Decoupled, and DiLoCo and Streaming follow Decoupled. Each method may
+choose its own batch.
 """
 
 
