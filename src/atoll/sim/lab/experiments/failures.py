@@ -84,7 +84,7 @@ def _report(rows: Rows) -> Report:
             "Data-Parallel that is not elastic was not trained: it is Data-Parallel in more time. The paper "
             "prints 27 % goodput for it.",
             "The fleet model knows no deaths: its step in flight is finished, and nothing is lost. A death "
-            "loses that step and all that was not offered yet, which is why its goodput is below the model's.",
+            "loses that step and all that was not offered yet, so its goodput is below the model's.",
         ),
         figures={
             **{key: mean_of(rows[name], lambda row: row.goodput) for key, name in figures.items()},

@@ -60,9 +60,14 @@ def test_decoupled_runs_differ_in_nothing_but_what_befalls_them() -> None:
 def test_goodput_near_the_model_and_the_loss_of_calm_runs_are_claimed() -> None:
     _, report = report_of()
     assert claim(report, PAUSES, "goodput").verdict == "holds"
-    assert claim(report, ELASTIC, "goodput").verdict == "holds"
     assert claim(report, PAUSES, "loss").verdict == "holds"
     assert claim(report, PAUSES, "stand still").verdict == "holds"
+
+
+def test_elastic_data_parallel_stands_beside_without_a_claim() -> None:
+    """Its steps are made from the model's own trace, so that it agrees proves nothing."""
+    _, report = report_of()
+    assert not [one for one in report.claims if ELASTIC in one.text]
 
 
 def test_goodput_far_from_the_model_is_not_claimed() -> None:
