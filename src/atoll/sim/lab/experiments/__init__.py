@@ -13,13 +13,18 @@ from atoll.sim.lab.experiments.adopt import ADOPT
 from atoll.sim.lab.experiments.bits import BITS
 from atoll.sim.lab.experiments.closing import CLOSING
 from atoll.sim.lab.experiments.failures import FAILURES
+from atoll.sim.lab.experiments.learners import LEARNERS
 from atoll.sim.lab.experiments.merge_rule import MERGE_RULE
 from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE
+from atoll.sim.lab.experiments.moe import MOE
 from atoll.sim.lab.experiments.non_iid import NON_IID
 from atoll.sim.lab.experiments.outer import OUTER
+from atoll.sim.lab.experiments.parity import PARITY
 from atoll.sim.lab.experiments.rates import RATES_AROUND
+from atoll.sim.lab.experiments.scaling import SCALING
 from atoll.sim.lab.experiments.scavenging import SCAVENGING
 from atoll.sim.lab.experiments.sweep import SWEEP
+from atoll.sim.lab.experiments.vision import VISION
 from atoll.sim.lab.report import Experiment
 
 __all__ = ["EXPERIMENTS"]
@@ -27,9 +32,14 @@ __all__ = ["EXPERIMENTS"]
 LISTED: tuple[Experiment, ...] = (
     SWEEP,
     RATES_AROUND,
+    PARITY,
+    SCALING,
+    MOE,
+    VISION,
     FAILURES,
     MIXED_HARDWARE,
     SCAVENGING,
+    LEARNERS,
     NON_IID,
     MERGE_RULE,
     BITS,

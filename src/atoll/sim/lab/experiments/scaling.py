@@ -90,7 +90,7 @@ def _report(points: Sequence[_Point]) -> Report:
 def _fit(points: Sequence[_Point], learners: int) -> Power | None:
     """None if there is no second size, or a run that did not end in a finite loss."""
     pairs = [(float(point.parameters), gap) for point in points for gap in point.gap(learners).values]
-    if len(points) < 2 or not all(math.isfinite(gap) for _, gap in pairs):
+    if len({x for x, _ in pairs}) < 2 or not all(math.isfinite(gap) for _, gap in pairs):
         return None
     return fit_power([x for x, _ in pairs], [y for _, y in pairs])
 

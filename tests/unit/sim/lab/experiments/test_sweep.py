@@ -72,11 +72,13 @@ def test_a_search_that_starts_at_the_best_makes_few_runs() -> None:
     assert len(walk(start, bowl(start), has_outer=False)[0]) == 7
 
 
-def test_a_diverged_run_is_worse_than_any_other() -> None:
+@pytest.mark.parametrize("end", [math.nan, math.inf])
+@pytest.mark.parametrize("is_above", [True, False])
+def test_a_diverged_run_is_worse_than_any_other(end: float, is_above: bool) -> None:
     def cliff(at: Tuned) -> float:
-        return math.nan if at.learning_rate > 9e-3 else 2 - at.learning_rate
+        return end if (at.learning_rate > 8e-3) == is_above and at.learning_rate != 8e-3 else 2.0
 
-    assert walk(Tuned(8e-3, 16), cliff, has_outer=False)[1].learning_rate <= 9e-3
+    assert walk(Tuned(8e-3, 16), cliff, has_outer=False)[1] == Tuned(8e-3, 16)
 
 
 def train(cell: Cell) -> Row:
