@@ -65,9 +65,7 @@ PARITY = Comparison(
 
 def gap_claim(what: str, gap: Difference, limit: float) -> Claim:
     """Whether a gap to Data-Parallel is at or below the published curve."""
-    text = (
-        f"{what}: the gap to Data-Parallel is at or below the published curve, extended to this size (ours)."
-    )
+    text = f"{what}: the gap to Data-Parallel is at or below the published curve extended here (ours)."
     return claim_below(text, gap, limit)
 
 
