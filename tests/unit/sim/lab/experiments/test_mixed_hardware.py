@@ -84,6 +84,11 @@ def test_every_ratio_has_a_table_of_all_modes() -> None:
     assert report.tables[1].rows[3][1] == "75.0 ± 0.0"
 
 
+def test_each_table_says_what_perfect_lock_step_would_reach() -> None:
+    _, report = report_of(seeds=1)
+    assert [table.notes[0].split()[-2] for table in report.tables] == ["90.1", "66.7", "40.0"]
+
+
 def test_pictures_have_a_bar_for_each_mode_and_ratio() -> None:
     _, report = report_of(seeds=2)
     assert [len(picture.series) for picture in report.pictures] == [4, 4, 3]
