@@ -113,7 +113,8 @@ def _report(rows: Mapping[Wire, Sequence[Row]]) -> Report:
             for wire in WIRES
         ),
         notes=(
-            "Bits are measured: bytes of all bodies, scales included, by the values of the fragments merged.",
+            "Bits are measured: bytes of all bodies, scales included, by the values of the fragments merged; "
+            "what was offered and not merged, and the model that learners begin with, count as well.",
             "No feedback: learners forget what rounding dropped; the syncer always keeps its remainder.",
         ),
     )

@@ -54,8 +54,6 @@ class Idea:
     changes: tuple[tuple[str, Any], ...] = ()
     """Settings of the cell."""
     ideas: Ideas = field(default_factory=Ideas)
-    cost: float = 1.0
-    """Bytes of a run at an unchanged H, the default's being 1; H is multiplied by it."""
     batch_factor: int = 1
     """Of the batch; the learning rate grows by its root."""
     eta_factor: float = 1.0
@@ -66,23 +64,24 @@ class Idea:
 
 
 FOUR_BITS = (("codec_up", "int4"), ("codec_down", "int4"))
-FOUR_BITS_COST = 0.25
-"""4.125 of 16 bits: 3 % more bytes than the default, for the sake of an H that is a quarter."""
+VALUE_BITS = {"bf16": 16, "int4": 4}
+"""Without scales: int4 sends 3 % more than this, for the sake of an H that is a quarter."""
+MOMENT_BITS = 64
+"""Two moments in f32."""
 
 IDEAS: tuple[Idea, ...] = (
-    Idea(name="int4 at a quarter of H", kind="bits", changes=FOUR_BITS, cost=FOUR_BITS_COST),
+    Idea(name="int4 at a quarter of H", kind="bits", changes=FOUR_BITS),
     Idea(
         name="int4 at a quarter of H, eta and mu by H",
         kind="bits",
         changes=FOUR_BITS,
-        cost=FOUR_BITS_COST,
         is_outer_by_interval=True,
     ),
     Idea(name="rebase", kind="adopt", changes=(("adopt", "rebase"),)),
     Idea(name="tau 1", kind="overlap", changes=(("overlap_steps", 1),)),
-    Idea(name="batch x 2", kind="batch", batch_factor=2, cost=0.5),
+    Idea(name="batch x 2", kind="batch", batch_factor=2),
     Idea(name="often early, rarely later", kind="early", is_early=True),
-    Idea(name="averaged AdamW moments", kind="moments", ideas=Ideas(mean_moments=True), cost=3.0),
+    Idea(name="averaged AdamW moments", kind="moments", ideas=Ideas(mean_moments=True)),
     Idea(name="mean of the last 10 %", kind="average", ideas=Ideas(average_last=0.1)),
     Idea(name="momentum warm-up", kind="outer", ideas=Ideas(momentum_warmup=0.1)),
     Idea(name="momentum cool-down", kind="outer", ideas=Ideas(momentum_cooldown=0.2)),
@@ -116,27 +115,29 @@ def plain_cell(learners: int, seed: int, size: Size = "tiny") -> Cell:
 
 def cell_with(plain: Cell, mix: Mix) -> Cell:
     """The default with all these ideas at work, at the H that keeps the bytes equal."""
-    interval_steps = plain.interval_steps * math.prod(idea.cost for idea in mix)
-    is_early = any(idea.is_early for idea in mix)
-    longest = max(1, round(interval_steps * (EARLY_FACTOR if is_early else 1)))
-    shortest = max(1, round(interval_steps / EARLY_FACTOR)) if is_early else longest
-    eta, mu = plain.eta, plain.mu
-    if any(idea.is_outer_by_interval for idea in mix):
-        eta, mu = default_outer(max(1, round(interval_steps)))
     batch_factor = math.prod(idea.batch_factor for idea in mix)
-    ideas = replace(Ideas(), **_set_ideas(mix))
-    if is_early:
-        ideas = replace(ideas, early_interval=shortest, early_share=EARLY_SHARE)
-    return replace(
+    changed = replace(
         plain,
         **dict(change for idea in mix for change in idea.changes),
-        interval_steps=longest,
-        num_fragments=min(MAX_FRAGMENTS, shortest),
         batch=plain.batch * batch_factor,
         learning_rate=plain.learning_rate * math.sqrt(batch_factor),
-        eta=eta * math.prod(idea.eta_factor for idea in mix),
-        mu=mu,
-        ideas=ideas,
+        ideas=replace(Ideas(), **_set_ideas(mix)),
+    )
+    # Rounds that are dearer must be rarer; of fewer steps a larger share must end in a round.
+    mean_interval = plain.interval_steps * _bits(changed) / _bits(plain) / batch_factor
+    if any(idea.is_outer_by_interval for idea in mix):
+        eta, mu = default_outer(max(1, round(mean_interval)))
+        changed = replace(changed, eta=eta, mu=mu)
+    changed = replace(changed, eta=changed.eta * math.prod(idea.eta_factor for idea in mix))
+    if not any(idea.is_early for idea in mix):
+        steps = max(1, round(mean_interval))
+        return replace(changed, interval_steps=steps, num_fragments=min(MAX_FRAGMENTS, steps))
+    early = max(1, round(mean_interval / EARLY_FACTOR))
+    return replace(
+        changed,
+        interval_steps=EARLY_FACTOR**2 * early,
+        num_fragments=min(MAX_FRAGMENTS, early),
+        ideas=replace(changed.ideas, early_interval=early, early_share=EARLY_SHARE),
     )
 
 
@@ -170,6 +171,11 @@ class Closing:
 
 
 CLOSING = Closing()
+
+
+def _bits(cell: Cell) -> int:
+    """Sent for each value of a fragment, one way."""
+    return VALUE_BITS[cell.codec_up] + (MOMENT_BITS if cell.ideas.mean_moments else 0)
 
 
 def _set_ideas(mix: Mix) -> dict[str, Any]:
