@@ -7,7 +7,7 @@ import sys
 import typer
 
 from atoll import __version__
-from atoll.cli import export, fsck, join, plan, replay, rollback, simulate, status, syncer, train
+from atoll.cli import export, fsck, join, lab, plan, replay, rollback, simulate, status, syncer, train
 from atoll.errors import AtollError
 
 __all__ = ["app", "run"]
@@ -30,6 +30,7 @@ cli.command()(replay.replay)
 cli.command()(rollback.rollback)
 cli.command()(plan.plan)
 cli.add_typer(simulate.commands, name="simulate")
+cli.add_typer(lab.commands, name="lab")
 
 
 def _print_version(wanted: bool) -> None:
