@@ -39,8 +39,11 @@ NOT_IN_CORE = {
     "select", "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 
-# Carries real tensors through a simulated run, and is imported only when a seed asks for them.
-MAY_IMPORT_TORCH = {"atoll.sim.tensors"}
+# Carry real tensors through simulated runs, and are imported only when such a run is asked for.
+MAY_IMPORT_TORCH = {
+    "atoll.sim.tensors", "atoll.sim.lab.crew", "atoll.sim.lab.data", "atoll.sim.lab.models",
+    "atoll.sim.lab.train", "atoll.sim.lab.world",
+}  # fmt: skip
 
 
 def files() -> list[Path]:

@@ -1,10 +1,10 @@
 """The networks of all learners in one stack, and their steps computed together.
 
 A learner's values change only at its own step boundaries. So the gradient of the step that it is in may be
-computed at any moment until that step ends; and when one is needed, those of all other learners that are in the
-middle of a step are computed in the same pass. Which steps share a pass follows from the calendar alone, so the
-bits do too. A learner's model is an ordinary module whose parameters are rows of the stack: replicas, optimizers and
-merges see nothing of it.
+computed at any moment until that step ends; and when one is needed, those of all other learners that are in
+the middle of a step are computed in the same pass. Which steps share a pass follows from the calendar alone,
+so the bits do too. A learner's model is an ordinary module whose parameters are rows of the stack: replicas,
+optimizers and merges see nothing of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atoll.sim.lab.data import Examples
 
 __all__ = ["Crew", "score"]
 
-SCORE_EXAMPLES = 128
+SCORE_EXAMPLES = 32
 """Held-out examples in one pass."""
 
 
@@ -116,7 +116,7 @@ class Crew:
 
 
 def score(model: Network, heldout: Examples, most: int | None = None) -> tuple[float, float]:
-    """Mean loss per target, in nats, and the share of targets ranked first, over the first `most` examples."""
+    """Mean loss per target, in nats, and the share of targets ranked first; of the first `most` examples."""
     count = min(len(heldout.inputs), most or len(heldout.inputs))
     total = right = targets_seen = 0.0
     values = {name: parameter.detach().unsqueeze(0) for name, parameter in model.named_parameters()}

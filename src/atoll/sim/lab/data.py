@@ -2,8 +2,9 @@
 
 The examples of a task are put into one order that follows from the seed. Step j of the whole fleet takes
 examples j B to (j + 1) B of it, and learner m the m-th part of those. So Data-Parallel at the same batch sees
-in step j exactly what all learners together see in theirs, whatever their number: that makes runs pairs. A learner that is slower falls behind in its own part of the stream; one with fewer chips takes fewer
-examples and leaves the rest for later.
+in step j exactly what all learners together see in theirs, whatever their number: that makes runs pairs. A
+learner that is slower falls behind in its own part of the stream; one with fewer chips takes fewer examples
+and leaves the rest for later.
 
 With `own_parts` each learner is dealt from another part of the library instead, in an order of its own.
 """
@@ -25,7 +26,7 @@ __all__ = ["Data", "Examples", "Stream", "data_of"]
 TRAIN_BYTES = {"0.05M": 4_000_000, "tiny": 4_000_000}
 """Of text to read; for larger models all there is."""
 ALL_BYTES = 32_000_000
-HELDOUT_BYTES = 192_000
+HELDOUT_BYTES = 128_000
 
 
 @dataclass(frozen=True, slots=True)

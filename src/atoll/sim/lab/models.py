@@ -1,9 +1,9 @@
 """What learners train and what the syncer serves in the lab: real networks behind the simulator's protocols.
 
 `LabLearner` and `LabSyncer` are to `sim.process` what ghosts are: the processes call them where a real shell
-would call replica and global model, and they call exactly those. All learners share one `Work`: the tokens that
-are to be trained. When they are done, learners go on with empty steps, which move nothing, until the protocol has
-drained.
+would call replica and global model, and they call exactly those. All learners share one `Work`: the tokens
+that are to be trained. When they are done, learners go on with empty steps, which move nothing, until the
+protocol has drained.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class LabLearner:
         """Copy the fragment."""
         self.pending[p] = self.replica.snapshot(p)
         if self.cell.ideas.mean_moments:
-            self.moments[p] = torch.stack([self._gather(p, key) for key in MOMENTS])
+            self.moments[p] = torch.stack([self._gather(p, key) for key in MOMENTS]).bfloat16().float()
 
     def encode(self, p: int, name: str, incarnation: int, poison: str) -> tuple[str, Any]:
         """The body of the offer, with the moments if they travel too."""

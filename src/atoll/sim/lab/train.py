@@ -29,7 +29,7 @@ from atoll.sim.lab.world import LabWorld, scenario_of
 __all__ = ["run_cell"]
 
 CURVE_POINTS = 8
-CURVE_EXAMPLES = 256
+CURVE_EXAMPLES = 128
 
 OnProgress = Callable[[float], None]
 
@@ -48,7 +48,7 @@ def run_cell(cell: Cell, on_progress: OnProgress | None = None) -> Row:
         parameters=sum(parameter.numel() for parameter in bench.final.parameters()),
         heldout_loss=loss,
         accuracy=accuracy,
-        curve=tuple([*bench.curve, (1.0, score(bench.final, bench.heldout, CURVE_EXAMPLES)[0])]),
+        curve=(*bench.curve, (1.0, score(bench.final, bench.heldout, CURVE_EXAMPLES)[0])),
         tokens=bench.work.done,
         steps=bench.work.steps,
         digest=digest(torch.cat([p.detach().reshape(-1) for p in bench.final.parameters()])),
@@ -151,7 +151,7 @@ class _Bench:
         local = LocalModel(self.final, world.manifest)
 
         def show() -> None:
-            for p in range(len(world.manifest.fragments)):
+            for p in range(len(world.model.model.states)):  # none before version 0
                 local.scatter(p, world.model.values(p))
 
         self.show, self.work.on_limit = show, world.finish

@@ -1,9 +1,9 @@
 """The world of a lab run: `sim.scale`'s, with real models in place of ghosts.
 
-Processes, links, disk and machines are those of the scale simulator, so a learner's steps follow the traces of
-its schedule. What differs: steps are trained, the settings are those of a `RunConfig`, all algorithms are there,
-and the run ends as a real one does: when the tokens are trained the syncer is asked to finish, drains, and stores
-the end.
+Processes, links, disk and machines are those of the scale simulator, so a learner's steps follow the traces
+of its schedule. What differs: steps are trained, the settings are those of a `RunConfig`, all algorithms are
+there, and the run ends as a real one does: when the tokens are trained the syncer is asked to finish, drains,
+and stores the end.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class LabWorld(ScaleWorld):
         """Those of the run's config; times are in steps, as in the scale simulator."""
         numels = [fragment.numel for fragment in self.manifest.fragments]
         up, down = codec_for(self.cell.codec_up), codec_for(self.cell.codec_down)
-        moments = 8 * (1 if self.cell.ideas.mean_moments else 0)
+        moments = 4 if self.cell.ideas.mean_moments else 0  # two of them, in bf16
         fastest_ns = int(1e9 * self.scenario.fastest_s)
         slowest_ns = int(1e9 * max(self.scenario.step_s.values()))
         config = config_of(self.cell)
@@ -238,7 +238,7 @@ class LabWorld(ScaleWorld):
         }
 
     def _goodput(self) -> float:
-        """Tokens of steps kept / tokens of all chips from each learner's admission until it left, or the end."""
+        """Tokens of steps kept / tokens of all chips, from a learner's admission until it left or the end."""
         ledger, now_s, kept, possible = self.ledger, self.engine.now_ns / 1e9, 0.0, 0.0
         for name, step_s in self.scenario.step_s.items():
             until_s = min(now_s, self.schedule.leaves_s.get(name, now_s))
