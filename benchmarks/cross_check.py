@@ -177,14 +177,19 @@ def table_of(outcomes: Sequence[Outcome]) -> str:
     lines = [markdown(titles, rows), ""]
     for where, losses in sides.items():
         mean, sd = spread(losses)
-        lines.append(f"{where}: mean {mean:.4f}, standard deviation {sd:.4f} over {len(losses)} seeds")
-    found = agreement(sides["processes"], sides["lab"])
-    lines.append(
-        f"processes against the lab: {found.difference:+.2f} % "
-        f"(95 % interval {found.low:+.2f} to {found.high:+.2f} %); "
-        f"seeds spread by {found.spread:.2f} %; {found.verdict}"
-    )
-    return "\n".join(lines)
+        around = f", standard deviation {sd:.4f} over {len(losses)} seeds" if len(losses) > 1 else ""
+        lines.append(f"{where}: mean {mean:.4f}{around}")
+    return "\n".join([*lines, told(agreement(sides["processes"], sides["lab"]))])
+
+
+def told(found: Agreement) -> str:
+    """A difference for people."""
+    words = f"processes against the lab: {found.difference:+.2f} %"
+    if math.isfinite(found.spread):
+        words += (
+            f" (95 % interval {found.low:+.2f} to {found.high:+.2f} %); seeds spread by {found.spread:.2f} %"
+        )
+    return f"{words}; {found.verdict}"
 
 
 def losses_of(outcomes: Sequence[Outcome], where: str) -> list[float]:

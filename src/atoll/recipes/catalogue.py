@@ -128,7 +128,7 @@ def _lean(network: Literal["text", "moe"], size: Literal["tiny", "small"]) -> Pr
     return Preset(
         about=f"a lean decoder of {shape['layers']} layers{experts}", shape=shape, network=network,
         unit="tokens", steps=1_536 if is_tiny else 13_440, batch_size=4, window=WINDOW,
-        train_bytes=4_000_000 if is_tiny else 16_000_000, heldout_bytes=192_000,
+        train_bytes=4_000_000 if is_tiny else 16_000_000, heldout_bytes=128_000,
         learning_rate=8e-3 if is_tiny else 4e-3, weight_decay=0.1, tables=LEAN_TABLES,
     )  # fmt: skip
 

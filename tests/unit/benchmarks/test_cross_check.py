@@ -45,6 +45,10 @@ def test_means_that_differ_more_than_seeds_do_differ(check):
     assert found.spread == pytest.approx(0.5)
     assert found.high - found.difference == pytest.approx(2.776 * 0.5 * math.sqrt(2 / 3), abs=1e-3)
     assert found.verdict.startswith("they differ")
+    assert check.told(found) == (
+        "processes against the lab: +5.50 % (95 % interval +4.37 to +6.63 %); seeds spread by 0.50 %; "
+        "they differ by more than the seeds' spread explains"
+    )
 
 
 def test_one_seed_says_nothing(check):
@@ -83,6 +87,7 @@ def test_a_run_is_told_in_the_same_words_as_a_row(check):
     assert "| 3 | processes | 1.9000 | 1,000 | 10 | 0.900 | 1.70 | 0.800 | 60 | 0 |" in table
     assert "+5.56 %" in table
     assert "not resolved" in table
+    assert "nan" not in table
 
 
 def test_both_sides_have_the_same_heldout_windows_weights_and_score(check):
