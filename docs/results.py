@@ -1,22 +1,22 @@
-"""Makes docs/results.md out of docs/results/*.json: python docs/results.py [--check]
+"""Makes docs/results.md out of docs/results/*.json: python docs/results.py [--check | RUN.json...]
 
-The JSON files are what `atoll lab run` wrote, the pictures beside them what it drew. This script lays each
-JSON file out with one training run on a line, so that diffs read, and writes the page. With --check it writes
-nothing and exits with 1 if a file is not what the JSON gives. No figure of the page is typed by hand; only
-words are, and they stand here: what is asked, what is planned, and what we make of what came out.
+RUN.json is what `atoll lab run` wrote, such as runs/lab/parity-tiny/parity.json; it is taken into
+docs/results. Then the pictures are drawn from the JSON and the page is written. With --check nothing is
+written, and the exit code is 1 if a file is not what the JSON gives; a picture need only be there, for its
+bits are those of one matplotlib. No figure of the page is typed by hand; only words are, and they stand
+here: what is asked, what is planned, and what we make of what came out.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from atoll.config import RunConfig
 from atoll.observe.formats import duration
@@ -25,7 +25,16 @@ from atoll.sim.lab.cell import SIZES
 from atoll.sim.lab.report import Claim, Table, Verdict
 
 DOCS = Path(__file__).resolve().parent
-CURVE_DIGITS = 4
+sys.path.insert(0, str(DOCS.parent))
+
+from docs.results_files import (  # noqa: E402  (found from the root of the repository)
+    Result,
+    laid_out,
+    picture_files,
+    redraw,
+    stem_of,
+    write_results,
+)
 
 MACHINE = ""
 """On what all of it was run, in a sentence. Empty until it was."""
@@ -130,62 +139,63 @@ choose its own batch.
 
 
 def main(arguments: Sequence[str], docs: Path = DOCS) -> int:
-    """Makes the page and lays out its JSON; with --check, says what would change. 1 if something would."""
-    if unknown := [argument for argument in arguments if argument != "--check"]:
-        print(f"{unknown[0]} means nothing here. Known: --check.")
-        return 2
+    """Takes results in, makes page and pictures; with --check, says what would change (1: something)."""
     check = "--check" in arguments
-    made = made_files(docs)
+    runs = [Path(argument) for argument in arguments if argument != "--check"]
+    if wrong := [run for run in runs if check or not run.is_file()]:
+        print(f"{wrong[0]} cannot be taken in. Give --check alone, or JSON files of `atoll lab run`.")
+        return 2
+    folder = docs / "results"
+    for run in runs:
+        folder.mkdir(exist_ok=True)
+        result = json.loads(run.read_text("utf-8"))
+        write_results(result, folder / f"{stem_of(result)}.json")
+    made, results = made_files(docs), kept(docs).values()
     changed = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
-    for path in changed:
-        if not check:
+    if check:
+        pictures = [folder / file for one in results for file in picture_files(one)]
+        changed += [path for path in pictures if not path.exists()]
+    else:
+        for path in changed:
             path.write_text(made[path], encoding="utf-8")
+        changed += [path for one in results for path in redraw(one, folder)]
+    for path in changed:
         print(f"{path.relative_to(docs)}: {'differs' if check else 'made again'}")
-    print(f"{len(changed)} of {len(made)} {'differ' if check else 'changed'}.")
+    print(f"{len(changed)} {'differ' if check else 'changed'}.")
     return 1 if check and changed else 0
+
+
+def kept(docs: Path) -> dict[Path, Result]:
+    """The results beside the page, by their files."""
+    found = {path: json.loads(path.read_text("utf-8")) for path in sorted((docs / "results").glob("*.json"))}
+    for path, result in found.items():
+        if path.stem != stem_of(result) or result["experiment"] not in SECTIONS:
+            raise SystemExit(
+                f"{path.name} holds {stem_of(result)}. Name it so, and list it in docs/results.py."
+            )
+    return found
 
 
 def made_files(docs: Path) -> dict[Path, str]:
     """What the files should hold: the JSON laid out, then the page that it gives."""
-    results = {
-        path: json.loads(path.read_text("utf-8")) for path in sorted((docs / "results").glob("*.json"))
-    }
-    for path, result in results.items():
-        if path.stem != _stem(result) or result["experiment"] not in SECTIONS:
-            raise SystemExit(
-                f"{path.name} holds {_stem(result)}. Name it so, and list it in docs/results.py."
-            )
-    pictures = [path.name for path in sorted((docs / "results").glob("*.png"))]
+    results = kept(docs)
     made = {path: laid_out(result) for path, result in results.items()}
-    made[docs / "results.md"] = page(list(results.values()), pictures)
-    return made
+    return {**made, docs / "results.md": page(list(results.values()))}
 
 
-def write_results(result: Mapping[str, Any], path: Path) -> None:
-    """Write what an experiment ended in, laid out for diffs."""
-    path.write_text(laid_out(result), encoding="utf-8")
-
-
-def laid_out(result: Mapping[str, Any]) -> str:
-    """JSON with one key on a line, and one item on a line within lists; points of curves are rounded."""
-    rows = [{**row, "curve": _rounded(row["curve"])} if "curve" in row else row for row in result["rows"]]
-    lines = [f"{json.dumps(key)}: {_item(value)}" for key, value in {**result, "rows": rows}.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def page(results: Sequence[Mapping[str, Any]], pictures: Sequence[str]) -> str:
+def page(results: Sequence[Result]) -> str:
     """The whole page; a function of what was run and of nothing else."""
     order = list(SECTIONS)
     results = sorted(results, key=lambda one: (order.index(one["experiment"]), SIZES.index(one["size"])))
     parts = [OPENING, _found(results), METHOD, FAIRNESS, _swept(results)]
     for name, planned in SECTIONS.items():
         if ours := [one for one in results if one["experiment"] == name]:
-            parts.append(_section(name, planned, ours, pictures))
+            parts.append(_section(name, planned, ours))
     parts += [_defaults(), _not_run(results)]
     return "\n".join(part for part in parts if part)
 
 
-def _found(results: Sequence[Mapping[str, Any]]) -> str:
+def _found(results: Sequence[Result]) -> str:
     """The verdicts of all experiments in one table, on what machine, and how long it took."""
     if not results:
         return "**Nothing was run yet**, so nothing is claimed. What is planned: [below](#not-run-yet).\n"
@@ -199,12 +209,12 @@ def _found(results: Sequence[Mapping[str, Any]]) -> str:
         "Not everything was run: see [what is missing](#not-run-yet)." if _missing(results) else "",
     ]
     summary = " ".join(part for part in told if part) + "\n"
-    rows = [(c.verdict, sentence(c), f"[{_stem(one)}](#{one['experiment']})") for one, c in claims]
+    rows = [(c.verdict, sentence(c), f"[{stem_of(one)}](#{one['experiment']})") for one, c in claims]
     columns = ("verdict", "claim: figure (95 % interval), limit, seeds", "from")
     return f"{summary}\n{_table('All claims', columns, rows)}" if rows else summary
 
 
-def _swept(results: Sequence[Mapping[str, Any]]) -> str:
+def _swept(results: Sequence[Result]) -> str:
     """How many runs each method was given to find its best."""
     lines = []
     for one in results:
@@ -212,36 +222,34 @@ def _swept(results: Sequence[Mapping[str, Any]]) -> str:
             methods = {row["key"]: row["method"] for row in one["rows"]}
             counted = {method: list(methods.values()).count(method) for method in methods.values()}
             told = ", ".join(f"{method} {count}" for method, count in counted.items())
-            lines.append(f"- Runs of [{_stem(one)}](#{one['experiment']}): {told}.")
+            lines.append(f"- Runs of [{stem_of(one)}](#{one['experiment']}): {told}.")
     return "\n".join([*lines, ""]) if lines else "The sweep was not run yet.\n"
 
 
-def _section(
-    name: str, planned: Planned, results: Sequence[Mapping[str, Any]], pictures: Sequence[str]
-) -> str:
+def _section(name: str, planned: Planned, results: Sequence[Result]) -> str:
     """One experiment: the question, then for each size the command, tables, pictures and claims."""
     parts = [f"## {name}\n", f"{planned.question}\n"]
     for one in results:
         parts += [f"### {name}, {one['size']}\n"] if len(results) > 1 else []
-        parts += _told(one, pictures)
+        parts += _told(one)
     if name in REMARKS:
         parts.append(f"**Remark.** {REMARKS[name]}\n")
     return "\n".join(parts)
 
 
-def _told(one: Mapping[str, Any], pictures: Sequence[str]) -> Iterable[str]:
+def _told(one: Result) -> Iterable[str]:
     """Everything about one run of an experiment."""
-    stem = _stem(one)
+    stem = stem_of(one)
     runs = {row["key"]: row["cpu_s"] for row in one["rows"]}
+    seeds = {row["seed"] for row in one["rows"]}
     yield f"```\n{one['command']}\n```\n"
     yield (
-        f"Size {one['size']}, {_counted(one['seeds'], 'seed')}, {_counted(len(runs), 'training run')}: "
+        f"Size {one['size']}, {_counted(len(seeds), 'seed')}, {_counted(len(runs), 'training run')}: "
         f"{duration(sum(runs.values()))} of one core; the last command took {duration(one['wall_s'])}. "
         f"Raw: [{stem}.json](results/{stem}.json).\n"
     )
-    for picture in pictures:
-        if re.fullmatch(rf"{re.escape(stem)}(-\d+)?\.png", picture):
-            yield f"![{stem}](results/{picture})\n"
+    for file, picture in zip(picture_files(one), one["pictures"], strict=True):
+        yield f"![{picture['title']}](results/{file})\n"
     for table in one["tables"]:
         yield _table(table["title"], table["columns"], table["rows"], table["notes"])
     for note in one["notes"]:
@@ -250,7 +258,7 @@ def _told(one: Mapping[str, Any], pictures: Sequence[str]) -> Iterable[str]:
         yield markdown_claims(claims)
 
 
-def _claims(one: Mapping[str, Any]) -> list[Claim]:
+def _claims(one: Result) -> list[Claim]:
     """The claims of a result; JSON has no infinity, and null stands where an interval has no end."""
     claims = []
     for values in one["claims"]:
@@ -275,7 +283,7 @@ def _default(name: str) -> str:
     return f"`{value}`"
 
 
-def _missing(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
+def _missing(results: Sequence[Result]) -> list[tuple[str, str, int]]:
     """Planned runs without a result: experiment, size, seeds."""
     there = {(one["experiment"], one["size"]) for one in results}
     return [
@@ -286,7 +294,7 @@ def _missing(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int]]
     ]
 
 
-def _not_run(results: Sequence[Mapping[str, Any]]) -> str:
+def _not_run(results: Sequence[Result]) -> str:
     """What is planned and has no result, with the command that would give it."""
     missing = _missing(results)
     if not missing:
@@ -303,24 +311,6 @@ def _table(
 ) -> str:
     shown = tuple(tuple(row) for row in rows)
     return markdown(Table(title=title, columns=tuple(columns), rows=shown, notes=tuple(notes)))
-
-
-def _item(value: Any) -> str:
-    if not isinstance(value, list) or not value:
-        return _compact(value)
-    return "[\n" + ",\n".join(_compact(item) for item in value) + "\n]"
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _rounded(curve: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [[round(number, CURVE_DIGITS) for number in point] for point in curve]
-
-
-def _stem(one: Mapping[str, Any]) -> str:
-    return f"{one['experiment']}-{one['size']}"
 
 
 def _counted(count: int, noun: str) -> str:

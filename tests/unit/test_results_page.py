@@ -12,20 +12,23 @@ from typing import Any
 
 import pytest
 
+from atoll.cli.lab_run import row_json
 from atoll.observe.formats import finite
-from atoll.observe.lab_tables import sentence
-from atoll.sim.lab.cell import Size
+from atoll.observe.lab_tables import markdown, sentence
+from atoll.sim.lab.cell import Cell, Method, Row, Size
 from atoll.sim.lab.experiments import EXPERIMENTS
-from atoll.sim.lab.report import Claim, Request, Table
+from atoll.sim.lab.report import Claim, Picture, Request, Series, Table
 from atoll.sim.lab.tuned import cell_for
+from docs.results_files import laid_out, write_results
 from tests.unit.sim.lab.made_up import drive, made_up
 
 results = importlib.import_module("docs.results")  # mypy takes the folder docs/results for it
 DOCS, SECTIONS = results.DOCS, results.SECTIONS
-laid_out, made_files, main, page = results.laid_out, results.made_files, results.main, results.page
+made_files, main, page = results.made_files, results.main, results.page
 
 CURE = "python docs/results.py"
 PAGES = ("results.md", "lab.md")
+PAIR: tuple[Method, ...] = ("data-parallel", "decoupled")
 
 HOLDS = Claim(text="Asynchrony is free.", value=0.1, low=-0.1, high=0.3, limit=0.5, seeds=5, verdict="holds")
 OPEN = Claim(
@@ -34,6 +37,11 @@ OPEN = Claim(
 )  # fmt: skip
 LOST = Claim(text="2 bits are enough", value=3.0, low=2.5, high=3.5, limit=0.3, seeds=5, verdict="fails")
 
+PICTURE = Picture(
+    title="Cost of bits", kind="bars", x_label="bits", y_label="loss, %", names=("int4", "int2"),
+    series=(Series(name="M = 4", x=(0.0, 1.0), y=(0.1, float("inf")), error=(0.05, float("inf"))),),
+)  # fmt: skip
+
 
 def result(
     name: str, *claims: Claim, size: Size = "tiny", losses: tuple[float, ...] = (2.0,)
@@ -41,18 +49,16 @@ def result(
     """What `atoll lab run` would write of an experiment that trained one pair for each loss."""
     rows = []
     for seed, loss in enumerate(losses, start=1):
-        for method in ("data-parallel", "decoupled"):
+        for method in PAIR:
             row = made_up(
                 cell_for(method, 4, seed, size=size), loss, curve=((1 / 3, loss + 1 / 3), (1.0, loss))
             )
-            settings = asdict(row.cell)
-            rows.append(
-                {"method": method, "learners": 4, "seed": seed, **row.to_json(), "settings": settings}
-            )
+            rows.append(row_json(row))
     table = Table(title="Loss | gap", columns=("method", "loss"), rows=(("a|b", "2.0"),), notes=("Made up.",))
     return finite({
         "experiment": name, "size": size, "seeds": len(losses), "rows": rows, "tables": [asdict(table)],
         "claims": [asdict(claim) for claim in claims], "notes": ["A note."], "figures": {"gap": 1.0},
+        "pictures": [{**asdict(PICTURE), "file": "bits.png"}, {**asdict(PICTURE), "file": None}],
         "wall_s": 61.0, "cells": len(rows), "command": f"atoll lab run {name} --size {size}",
     })  # fmt: skip
 
@@ -65,7 +71,7 @@ def docs(tmp_path: Path) -> Path:
 
 def keep(docs: Path, one: dict[str, Any]) -> Path:
     path = docs / "results" / f"{one['experiment']}-{one['size']}.json"
-    results.write_results(one, path)
+    write_results(one, path)
     return path
 
 
@@ -97,8 +103,26 @@ def test_every_experiment_of_the_lab_has_its_section():
     assert set(EXPERIMENTS) <= set(SECTIONS), "list it in SECTIONS of docs/results.py"
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_an_experiment_reports_is_told_in_full(name: str):
+    rows: list[Row] = []
+
+    def train(cell: Cell) -> Row:
+        rows.append(made_up(cell, 2.0 + cell.seed / 10 + cell.learners / 100))
+        return rows[-1]
+
+    _, report = drive(EXPERIMENTS[name].stages(Request(seeds=2)), train)
+    one = {**result(name), **asdict(report), "rows": [row_json(row) for row in rows]}
+    text = page([json.loads(laid_out(json.loads(json.dumps(finite(one)))))])
+    for table in report.tables:
+        assert markdown(table) in text
+    for said in [*report.notes, *map(sentence, report.claims)]:
+        assert said in text
+    assert len(re.findall(r"!\[.*?\]\(results/", text)) == len(report.pictures)
+
+
 def test_with_no_result_the_page_claims_nothing_and_lists_every_experiment_with_its_command():
-    text = page([], [])
+    text = page([])
     assert "Nothing was run yet" in text
     assert "holds**" not in text
     for name, planned in SECTIONS.items():
@@ -107,7 +131,7 @@ def test_with_no_result_the_page_claims_nothing_and_lists_every_experiment_with_
 
 
 def test_what_was_run_is_told_and_only_the_rest_is_listed_as_not_run():
-    text = page([result("bits", HOLDS)], [])
+    text = page([result("bits", HOLDS)])
     told, missing = text.split("## Not run yet")
     assert "\n## bits\n" in told
     assert "Nothing was run yet" not in text
@@ -117,7 +141,7 @@ def test_what_was_run_is_told_and_only_the_rest_is_listed_as_not_run():
 
 
 def test_a_size_that_is_planned_and_missing_is_listed_though_another_was_run():
-    text = page([result("parity", size="tiny")], [])
+    text = page([result("parity", size="tiny")])
     missing = text.split("## Not run yet")[1]
     assert "atoll lab run parity --size small" in missing
     assert "atoll lab run parity --size tiny" not in missing
@@ -125,12 +149,12 @@ def test_a_size_that_is_planned_and_missing_is_listed_though_another_was_run():
 
 def test_when_all_was_run_nothing_is_missing():
     every = [result(name, size=size) for name, planned in SECTIONS.items() for size, _ in planned.runs]
-    assert "Not run yet" not in page(every, [])
-    assert "#not-run-yet" not in page(every, [])
+    assert "Not run yet" not in page(every)
+    assert "#not-run-yet" not in page(every)
 
 
 def test_verdicts_are_those_of_the_data_and_losing_ones_stay():
-    text = page([result("bits", HOLDS, LOST), result("closing-the-gap", OPEN)], [])
+    text = page([result("bits", HOLDS, LOST), result("closing-the-gap", OPEN)])
     assert "**3 claims: 1 holds, 1 fails, 1 not resolved.**" in text
     for claim, stem in ((HOLDS, "bits"), (LOST, "bits"), (OPEN, "closing-the-gap")):
         assert f"| {claim.verdict} | {sentence(claim)} | [{stem}-tiny](#{stem}) |\n" in text
@@ -141,48 +165,47 @@ def test_a_word_that_is_no_verdict_is_refused():
     odd = result("bits", HOLDS)
     odd["claims"][0]["verdict"] = "splendid"
     with pytest.raises(SystemExit, match="splendid"):
-        page([odd], [])
+        page([odd])
 
 
 def test_sections_come_in_a_fixed_order_and_sizes_from_small_to_large():
     three = [result("parity", size="small"), result("parity", size="tiny"), result("sweep")]
-    text = page(three, [])
+    text = page(three)
     heads = [head for head in headings(text) if head.startswith(("parity", "sweep"))]
     assert heads == ["sweep", "parity", "parity, tiny", "parity, small"]
-    assert text == page(three[::-1], [])
+    assert text == page(three[::-1])
 
 
 def test_a_section_tells_command_size_seeds_time_table_notes_picture_and_raw_json():
-    text = page([result("bits", losses=(2.0, 2.1))], ["bits-tiny.png", "bits-tiny-2.png", "adopt-tiny.png"])
+    text = page([result("bits", losses=(2.0, 2.1))])
     assert "```\natoll lab run bits --size tiny\n```" in text
     assert "Size tiny, 2 seeds, 4 training runs: 4 s of one core; the last command took 1 min 01 s." in text
     assert "[bits-tiny.json](results/bits-tiny.json)" in text
     assert "| method | loss |\n| :--- | ---: |\n| a\\|b | 2.0 |\n\nMade up.\n" in text
     assert "A note." in text
-    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["results/bits-tiny.png", "results/bits-tiny-2.png"]
+    assert "![Cost of bits](results/bits-tiny.png)\n\n![Cost of bits](results/bits-tiny-2.png)\n" in text
 
 
 def test_a_training_run_that_two_experiments_share_is_counted_once():
-    assert "\n**No claim was tested yet.** 2 training runs, 2 s of one core." in page(
-        [result("bits"), result("adopt")], []
-    )
+    text = page([result("bits"), result("adopt")])
+    assert "\n**No claim was tested yet.** 2 training runs, 2 s of one core." in text
 
 
 def test_fairness_tells_how_many_runs_each_method_was_given():
-    assert "The sweep was not run yet." in page([result("bits")], [])
-    told = page([result("sweep", losses=(2.0, 2.1, 2.2))], [])
+    assert "The sweep was not run yet." in page([result("bits")])
+    told = page([result("sweep", losses=(2.0, 2.1, 2.2))])
     assert "- Runs of [sweep-tiny](#sweep): data-parallel 3, decoupled 3." in told
 
 
 def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyPatch):
-    text = page([result("bits")], [])
+    text = page([result("bits")])
     assert "Remark" not in text
     assert "The machine is not named yet." in text
     assert "Not chosen from results yet." in text
     monkeypatch.setattr(results, "REMARKS", {"bits": "Four are enough."})
     monkeypatch.setattr(results, "DEFAULTS", {"outer.momentum": ("not published", "see outer")})
     monkeypatch.setattr(results, "MACHINE", "A made-up machine.")
-    text = page([result("bits")], [])
+    text = page([result("bits")])
     assert "**Remark.** Four are enough." in text
     assert "| `outer.momentum` | `0.9` | not published | see outer |" in text
     assert "A made-up machine." in text
@@ -191,7 +214,7 @@ def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyP
 def test_json_is_laid_out_with_one_training_run_on_a_line_and_stays_the_same_data():
     one = result("bits", HOLDS, losses=(2.0, 2.1))
     text = laid_out(one)
-    lines = [line for line in text.splitlines() if line.startswith('{"method"')]
+    lines = [line for line in text.splitlines() if line.startswith('{"task"')]
     assert [json.loads(line.rstrip(","))["seed"] for line in lines] == [1, 1, 2, 2]
     back = json.loads(text)
     assert back["rows"][0]["curve"] == [[0.3333, 2.3333], [1.0, 2.0]]
@@ -200,15 +223,29 @@ def test_json_is_laid_out_with_one_training_run_on_a_line_and_stays_the_same_dat
     assert laid_out(back) == text
 
 
-def test_the_maker_writes_what_check_then_accepts(docs: Path, capsys: pytest.CaptureFixture[str]):
+def test_results_are_taken_in_and_then_check_is_content(docs: Path, capsys: pytest.CaptureFixture[str]):
+    run = docs / "bits.json"
+    run.write_text(json.dumps(result("bits", HOLDS), indent=1), encoding="utf-8")
+    assert main([str(run)], docs) == 0
+    assert "results/bits-tiny-2.png: made again" in capsys.readouterr().out
+    assert main([], docs) == 0
+    assert capsys.readouterr().out == "0 changed.\n"
+    assert main(["--check"], docs) == 0
+    assert "## bits" in (docs / "results.md").read_text("utf-8")
+    kept = json.loads((docs / "results/bits-tiny.json").read_text("utf-8"))
+    assert [one["file"] for one in kept["pictures"]] == ["bits-tiny.png", "bits-tiny-2.png"]
+
+
+def test_check_writes_nothing_and_names_what_differs_or_is_missing(
+    docs: Path, capsys: pytest.CaptureFixture[str]
+):
     path = keep(docs, result("bits", HOLDS))
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")), indent=1), encoding="utf-8")
     assert main(["--check"], docs) == 1
-    assert "results.md: differs" in capsys.readouterr().out
-    assert not (docs / "results.md").exists()
-    assert main([], docs) == 0
-    assert main(["--check"], docs) == 0
-    assert "## bits" in (docs / "results.md").read_text("utf-8")
+    said = capsys.readouterr().out
+    for name in ("results.md", "results/bits-tiny.json", "results/bits-tiny.png", "results/bits-tiny-2.png"):
+        assert f"{name}: differs" in said
+    assert sorted(file.name for file in docs.rglob("*.*")) == ["bits-tiny.json"]
 
 
 def test_check_sees_a_figure_that_was_changed_by_hand(docs: Path):
@@ -225,8 +262,11 @@ def test_a_file_whose_name_is_not_its_experiment_is_refused(docs: Path):
         main([], docs)
 
 
-def test_an_unknown_argument_is_refused(docs: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["--chekc"], docs) == 2
+@pytest.mark.parametrize("arguments", [["--chekc"], ["missing.json"], ["--check", "missing.json"]])
+def test_what_cannot_be_taken_in_is_refused(
+    arguments: list[str], docs: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(arguments, docs) == 2
     assert "--check" in capsys.readouterr().out
 
 
