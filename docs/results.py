@@ -114,7 +114,7 @@ METHOD = """\
 ## How the lab works
 
 - A learner's steps are real torch steps on a small model; everything else is the production code: the core,
-  codecs, merge and outer optimizer of `atoll train`.
+  codecs, merge and outer optimizer of `atoll train`. Only Data-Parallel is a plain loop over the whole batch.
 - Time is virtual. A calendar says when each learner steps, fails, returns and hears from the syncer; how busy
   the machine is changes nothing, and the same seed gives the same bits.
 - A seed decides initial weights, data and the luck of the fleet. Two methods at one seed are a pair; a
@@ -133,8 +133,8 @@ The rule: all methods start from the same weights, see the same data and train t
 a learning rate that decays. Each is shown at its own best. At `tiny` and M = 4 all are swept by coordinate
 (learning rate, batch, then eta and mu) in the same manner, with at most 40 runs for each method. At other M,
 sizes and tasks three learning rates around the transferred best are tried; at sizes other than `tiny` that is
-done for Data-Parallel and Decoupled, and DiLoCo and Streaming follow Decoupled. Each method may
-choose its own batch.
+done for Data-Parallel and Decoupled, and DiLoCo and Streaming follow Decoupled. Each method may choose its
+own batch.
 """
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from atoll.cli import lab
 from atoll.cli.lab_run import row_json
 from atoll.observe.formats import finite
 from atoll.observe.lab_tables import markdown, sentence
@@ -289,8 +290,10 @@ def test_the_experiment_of_the_lab_page_runs_and_claims(tmp_path: Path):
     assert report.tables[0].rows[1][0] == "2"
 
 
-def test_files_and_settings_that_the_lab_page_names_exist():
+def test_commands_files_and_settings_that_the_lab_page_names_exist():
     text = (DOCS / "lab.md").read_text("utf-8")
+    commands = {one.name or one.callback.__name__ for one in lab.commands.registered_commands if one.callback}
+    assert set(re.findall(r"atoll lab (\w+)", text)) == commands
     for path in re.findall(r"`((?:sim|numerics)/[\w/.]+)`", text):
         assert (DOCS.parent / "src/atoll" / path).exists(), path
     for setting in re.findall(r"`(\w+)=\"yours\"`", text):
