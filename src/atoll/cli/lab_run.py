@@ -95,12 +95,12 @@ class Session:
         found = plans(experiments, self.request, self.shelf, costs)
         if len(found) > 1:
             self.console.print(_plan_table(experiments, found, self.jobs))
-        kept, cells = sum(one.kept for one in found), sum(one.cells for one in found)
+        kept, to_train = sum(one.kept for one in found), sum(one.to_train for one in found)
         wall_s, cost_s = sum(one.wall_s(self.jobs) for one in found), sum(one.cost_s for one in found)
         name = experiments[0].name if len(found) == 1 else f"{len(found)} experiments"
         self._say(
-            f"{name} at {self.request.size}, seeds: {self.request.seeds}. {cells} cells, {kept} of them kept"
-            f" in {self.shelf.path}. To train: {cells - kept}, about {duration(wall_s)} with --jobs"
+            f"{name} at {self.request.size}, seeds: {self.request.seeds}. {kept + to_train} cells, {kept} of"
+            f" them kept in {self.shelf.path}. To train: {to_train}, about {duration(wall_s)} with --jobs"
             f" {self.jobs} ({duration(cost_s)} of one core)."
         )
         return found, costs
@@ -213,8 +213,9 @@ class _Watch:
 
 def _plan_table(experiments: Sequence[Experiment], found: Sequence[Plan], jobs: int) -> Table:
     table = Table("experiment", box=box.SIMPLE)
-    for title in ("cells", "kept", "to train", f"with --jobs {jobs}"):
+    for title in ("cells", "shared with those above", "kept", "to train", f"with --jobs {jobs}"):
         table.add_column(title, justify="right")
     for one, its in zip(experiments, found, strict=True):
-        table.add_row(one.name, str(its.cells), str(its.kept), str(its.to_train), duration(its.wall_s(jobs)))
+        counts = map(str, (its.cells, its.shared, its.kept, its.to_train))
+        table.add_row(one.name, *counts, duration(its.wall_s(jobs)))
     return table

@@ -124,7 +124,7 @@ def test_a_cell_that_fails_is_exit_code_1_and_stops_no_other_experiment(capsys, 
 def test_all_runs_everything_and_shared_cells_once(lab, capsys):
     assert run(["lab", "run", "all", "--seeds", "1", "--out", "found"]) == 0
     told = capsys.readouterr().out
-    assert "2 experiments at tiny" in told
+    assert f"2 experiments at tiny, seeds: 1. {CELLS + 1} cells, 0 of them kept" in told
     assert "relay" in told
     assert len(fakes.trained()) == len(set(fakes.trained())) == CELLS + 1
     assert (lab / "found/race/race.json").exists()

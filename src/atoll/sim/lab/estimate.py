@@ -81,6 +81,8 @@ class Plan:
     """Seconds of one core for each cell that is to be trained, stage by stage."""
     kept: int
     """Cells whose rows are there already."""
+    shared: int = 0
+    """Cells that an experiment before it asks for too, and which are counted there."""
 
     @property
     def to_train(self) -> int:
@@ -90,7 +92,7 @@ class Plan:
     @property
     def cells(self) -> int:
         """All of them."""
-        return self.kept + self.to_train
+        return self.kept + self.shared + self.to_train
 
     @property
     def cost_s(self) -> float:
@@ -110,7 +112,7 @@ def plan(experiment: Experiment, request: Request, shelf: Shelf | None, costs: C
 def plans(
     experiments: Sequence[Experiment], request: Request, shelf: Shelf | None, costs: Costs | None = None
 ) -> list[Plan]:
-    """The same for several, one after the other: what an earlier one trains is kept for the later ones."""
+    """The same for several, one after the other: what an earlier one asks for is there for the later ones."""
     costs = costs or Costs()
     rows: dict[str, Row] = {}
     return [_plan(experiment, request, shelf, costs, rows) for experiment in experiments]
@@ -164,29 +166,27 @@ def _plan(
     experiment: Experiment, request: Request, shelf: Shelf | None, costs: Costs, rows: dict[str, Row]
 ) -> Plan:
     """`rows`, by key: what earlier experiments were answered; this one's answers are added."""
+    earlier = frozenset(rows)
     stages_s: list[tuple[float, ...]] = []
-    seen: set[str] = set()
-    kept = 0
+    asked: set[str] = set()
 
     def answer(cells: Sequence[Cell]) -> list[Row]:
-        nonlocal kept
         stage_s: list[float] = []
         for cell in cells:
             key = cell.key
-            if key in seen:
+            asked.add(key)
+            if key in rows:
                 continue
-            seen.add(key)
-            found = rows.get(key) or (shelf.find(cell) if shelf else None)
-            if found is None:
+            row = shelf.find(cell) if shelf else None
+            if row is None:
                 stage_s.append(costs.cost_s(cell))
-            else:
-                kept += 1
-            rows[key] = found or _stand_in(cell)
+            rows[key] = row or _stand_in(cell)
         stages_s.append(tuple(stage_s))
         return [replace(rows[cell.key], cell=cell) for cell in cells]
 
     walk(experiment.stages(request), answer)
-    return Plan(tuple(stages_s), kept)
+    num_new = len(asked - earlier)
+    return Plan(tuple(stages_s), num_new - sum(map(len, stages_s)), len(asked) - num_new)
 
 
 def _span_s(stage_s: Sequence[float], jobs: int) -> float:
