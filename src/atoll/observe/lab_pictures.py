@@ -25,6 +25,7 @@ from atoll.sim.units import say_count
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.ticker import Locator
 
 __all__ = ["draw"]
 
@@ -299,14 +300,14 @@ def _scale(axes: Axes, name: Literal["x", "y"], shown: Sequence[float], *, log: 
 
     On a log axis an interval that reaches below zero ends at the edge.
     """
-    from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
+    from matplotlib.ticker import NullLocator, ScalarFormatter
 
     axis = axes.xaxis if name == "x" else axes.yaxis
     ends = [value for value in shown if value > 0 or not log] or [0.0, 1.0]
     low, high = min(ends), max(ends)
     if log:
         (axes.set_xscale if name == "x" else axes.set_yscale)("log", nonpositive="clip")
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_locator(_log_marks(high / low))
         axis.set_minor_locator(NullLocator())
         factor = (high / low) ** pad if high > low else 1.5
         limits = low / factor, high * factor
@@ -318,6 +319,15 @@ def _scale(axes: Axes, name: Literal["x", "y"], shown: Sequence[float], *, log: 
         axis.set_major_formatter(lambda value, _: say_count(value))
     else:
         axis.set_major_formatter(ScalarFormatter(useOffset=False))
+
+
+def _log_marks(ratio: float) -> Locator:
+    """Where a log axis over this ratio is marked: 1, 2, 5 in each decade, or fewer where there are many."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if ratio < 4:
+        return MaxNLocator(6)
+    return LogLocator(subs=(1, 2, 5) if ratio < 500 else (1, 3) if ratio < 20_000 else (1,))
 
 
 def _mark_points(axis: Axis, points: Sequence[float], inches: float) -> None:

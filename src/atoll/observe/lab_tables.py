@@ -1,9 +1,10 @@
 """Tables and claims of the lab: for a terminal, and as Markdown for the docs.
 
 Both say the same in the same words. The first column names the row and is set to the left, as are words;
-figures are set to the right and stay on one line while there is room for it. What is too wide wraps, and
-nothing is cut off. A claim is one paragraph: the verdict first, then the sentence, the figure with its 95 %
-interval, the limit, the seeds, and what it would take if it is not resolved.
+figures are set to the right. What is too wide wraps between words, narrow columns last; a table whose words
+do not fit side by side is shown in parts. Nothing is cut off. A claim is one paragraph: the verdict first,
+then the sentence, the figure with its 95 % interval, the limit, the seeds, and what it would take if it is
+not resolved.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from atoll.sim.lab.report import Claim, Table
 
 __all__ = ["markdown", "markdown_claims", "render", "render_claims", "sentence"]
 
-WIDTH = 100
+WIDTH, GAP = 100, 2
+"""Characters of a line, and those between two columns."""
 COLOURS = {"holds": "green", "fails": "red", "not resolved": "yellow"}
 FIGURE = re.compile(r"[+-]?\d|-?$|not finite$")
 """How a cell begins that is no word; `-` and nothing stand for a figure that there is not."""
@@ -29,23 +31,16 @@ FIGURE = re.compile(r"[+-]?\d|-?$|not finite$")
 
 def render(table: Table, width: int = WIDTH) -> RenderableType:
     """The table for a terminal of so many characters, under its title and above its notes."""
-    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    widths = _figure_widths(table)
-    least = [figures or _word_width(cells) for figures, cells in zip(widths, _columns(table), strict=True)]
-    has_room = sum(least) + 2 * len(least) <= width
-    for title, figures in zip(table.columns, widths, strict=True):
-        fixed = figures if figures and has_room else None
-        justify: JustifyMethod = "right" if figures else "left"
-        shown.add_column(Text(title), justify=justify, overflow="fold", width=fixed)
-    for row in table.rows:
-        shown.add_row(*map(Text, row))
     notes = [Text(note, style="dim") for note in table.notes]
-    return Group(Text(table.title, style="bold"), shown, *notes)
+    return Group(
+        Text(table.title, style="bold"), *(_shown(part, width) for part in _parts(table, width)), *notes
+    )
 
 
 def markdown(table: Table) -> str:
     """The table as Markdown: its title in bold, the rows, then each note as a paragraph."""
-    rule = ["---:" if width else ":---" for width in _figure_widths(table)]
+    columns = [cells for _, *cells in _columns(table)]
+    rule = ["---:" if rank and _are_figures(cells) else ":---" for rank, cells in enumerate(columns)]
     cells = [[_escaped(cell) for cell in row] for row in (table.columns, *table.rows)]
     lines = [f"| {' | '.join(row)} |" for row in (cells[0], rule, *cells[1:])]
     return "\n\n".join([f"**{table.title}**", "\n".join(lines), *table.notes]) + "\n"
@@ -83,8 +78,52 @@ def sentence(claim: Claim) -> str:
     if math.isfinite(claim.low) and math.isfinite(claim.high):
         figure += f" ({say(claim.low)}..{say(claim.high)})"
     seeds = "one seed" if claim.seeds == 1 else f"{claim.seeds} seeds"
-    said = f"{claim.text.rstrip('.')}: {figure}, limit {claim.limit:{sign}g}{unit}, {seeds}."
+    said = f"{claim.text.rstrip('.')}: {figure}, limit {claim.limit:{sign}.4g}{unit}, {seeds}."
     return f"{said} {claim.advice}".rstrip()
+
+
+def _shown(table: Table, width: int) -> RichTable:
+    """Each column gets its longest word; then as many as there is room for get what they hold in one line."""
+    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    columns = _columns(table)
+    widths = [_least(column) for column in columns]
+    room = width - sum(widths) - GAP * (len(widths) - 1)
+    wanted = [
+        max(map(len, cells), default=0) - least for (_, *cells), least in zip(columns, widths, strict=True)
+    ]
+    for index in sorted(range(len(widths)), key=wanted.__getitem__):
+        more = max(0, min(wanted[index], room))
+        widths[index] += more
+        room -= more
+    for index, (title, *cells) in enumerate(columns):
+        justify: JustifyMethod = "right" if index and _are_figures(cells) else "left"
+        shown.add_column(Text(title), justify=justify, overflow="fold", width=widths[index])
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def _parts(table: Table, width: int) -> list[Table]:
+    """The table, or if it is too wide several, each with the first columns, as many as tell rows apart."""
+    needs = [_least(column) + GAP for column in _columns(table)]
+    num_keys = next(
+        (num for num in range(1, 4) if len({row[:num] for row in table.rows}) == len(table.rows)), 1
+    )
+    keys, rest = list(range(num_keys)), range(num_keys, len(needs))
+    groups = [keys]
+    for index in rest:
+        is_full = sum(needs[one] for one in groups[-1]) + needs[index] > width + GAP
+        if is_full and len(groups[-1]) > num_keys:
+            groups.append(list(keys))
+        groups[-1] = [*groups[-1], index]
+    return [
+        Table(
+            title=table.title,
+            columns=tuple(table.columns[one] for one in group),
+            rows=tuple(tuple(row[one] for one in group) for row in table.rows),
+        )
+        for group in groups
+    ]
 
 
 def _columns(table: Table) -> list[tuple[str, ...]]:
@@ -92,18 +131,12 @@ def _columns(table: Table) -> list[tuple[str, ...]]:
     return list(zip(table.columns, *table.rows, strict=True))
 
 
-def _figure_widths(table: Table) -> list[int]:
-    """What each column of figures needs; 0 for the first column and for words. All cells must be figures."""
-
-    def width(title: str, *cells: str) -> int:
-        if not all(map(FIGURE.match, cells)) or not any(cells):
-            return 0
-        return max(map(len, [*cells, *title.split()]))
-
-    return [0, *(width(*column) for column in _columns(table)[1:])]
+def _are_figures(cells: Sequence[str]) -> bool:
+    return all(map(FIGURE.match, cells)) and any(cells)
 
 
-def _word_width(column: Sequence[str]) -> int:
+def _least(column: Sequence[str]) -> int:
+    """The longest word of a column, its title included."""
     return max((len(word) for cell in column for word in cell.split()), default=1)
 
 

@@ -57,6 +57,21 @@ def test_figures_stay_on_one_line_while_there_is_room_and_words_wrap():
     assert not any("the yardstick, which waits for all the others" in line for line in lines)
 
 
+def test_a_table_too_wide_for_its_words_comes_in_parts_that_name_their_rows():
+    titles = tuple(f"quantity-{number}" for number in range(8))
+    rows = tuple((name, size, *(f"{size}.{n}" for n in range(8))) for name in "ab" for size in ("10", "20"))
+    table = Table(title="t", columns=("method", "M", *titles), rows=rows)
+    lines = printed(render(table, 60), 60)
+    heads = [line.split() for line in lines if line.startswith("method")]
+    assert heads == [["method", "M", *titles[:4]], ["method", "M", *titles[4:]]]
+    assert [line.split() for line in lines if line.startswith("b ")] == [
+        ["b", size, *(f"{size}.{n}" for n in part)]
+        for part in (range(4), range(4, 8))
+        for size in ("10", "20")
+    ]
+    assert len([line for line in printed(render(table, 120), 120) if line.startswith("method")]) == 1
+
+
 @pytest.mark.parametrize("width", [100, 60, 40])
 def test_no_letter_is_cut_off_however_narrow_it_is(width):
     lines = printed(render(TABLE, width), width)
@@ -104,6 +119,8 @@ def test_figures_that_cannot_be_negative_carry_no_sign():
     assert sentence(goodput) == "Goodput: 99.20 % (98.90..99.50), limit 99 %, 5 seeds."
     large = replace(CLAIM, text="Time", value=1000.0, low=900.0, high=1100.0, limit=1200.0, unit="s")
     assert sentence(large) == "Time: 1000.0 s (900.0..1100.0), limit 1200 s, 5 seeds."
+    curve = replace(CLAIM, text="Gap", value=2.0, low=1.0, high=3.0, limit=12.79781)
+    assert sentence(curve) == "Gap: 2.00 % (1.00..3.00), limit 12.8 %, 5 seeds."
     small = replace(CLAIM, text="Ratio", value=0.012, low=0.011, high=0.013, limit=0.02, unit="")
     assert sentence(small) == "Ratio: 0.0120 (0.0110..0.0130), limit 0.02, 5 seeds."
 

@@ -304,5 +304,5 @@ def _advice(verdict: Verdict, mean: float, distance: float, sd: float, seeds: in
         return "The mean lies on the limit: no number of seeds would tell."
     needed = _seeds_to_clear(abs(distance), sd)
     count = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
-    end = "to hold" if distance > 0 else "to fail: its mean is on the wrong side"
+    end = "to hold" if distance > 0 else "to show that it fails"
     return f"It would take {count} seeds {end}, if mean and spread stay as they are."

@@ -128,7 +128,7 @@ def test_what_is_not_resolved_says_how_many_seeds_it_would_take():
     claim = claim_below("No worse.", interval_of([0.1, 0.2, 0.3]), 0.4)
     assert claim.advice == "It would take about 4 seeds to hold, if mean and spread stay as they are."
     claim = claim_below("No worse.", interval_of([0.1, 0.2, 0.3]), 0.1)
-    assert claim.advice.startswith("It would take about 7 seeds to fail: its mean is on the wrong side")
+    assert claim.advice.startswith("It would take about 7 seeds to show that it fails, if")
     claim = claim_below("No worse.", interval_of([0.1, 0.2, 0.3]), 0.2001)
     assert claim.advice.startswith("It would take more than 10000 seeds")
     on_the_limit = claim_below("No worse.", interval_of([0.5, 0.5]), 0.5)
