@@ -24,7 +24,7 @@ from typing import Any
 
 from atoll.sim.lab.cell import Cell, Ideas, Row, Size
 from atoll.sim.lab.experiments.common import Arm, ask, mean_of, megabytes
-from atoll.sim.lab.experiments.losses import bars, mean_loss, shown_loss
+from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
 from atoll.sim.lab.experiments.outer import default_outer
 from atoll.sim.lab.paired import Difference, claim_at_least, interval, interval_of, paired, percent, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
@@ -236,7 +236,7 @@ def _report(rows: Rows, finalists: Sequence[Mix]) -> Report:
 
 
 def _table(rows: Rows, count: int, mixes: Sequence[Mix]) -> Table:
-    ranked = sorted(mixes, key=lambda mix: mean_loss(rows[count, mix]))
+    ranked = sorted(mixes, key=lambda mix: rank_of(_change(rows, count, mix)))
     return Table(
         title=f"Closing the gap to Data-Parallel, M = {count}, best first",
         columns=(
@@ -283,10 +283,11 @@ def _bytes(rows: Sequence[Row]) -> float:
 
 
 def _picture(rows: Rows, mixes: Sequence[Mix]) -> Picture:
+    ranked = sorted(mixes, key=lambda mix: sum(rank_of(_change(rows, count, mix)) for count in COUNTS))
     return bars(
         "Ideas against the plain default, at equal tokens and bytes",
-        names=[_name(mix) for mix in mixes],
-        groups={f"M = {count}": [_change(rows, count, mix) for mix in mixes] for count in COUNTS},
+        names=[_name(mix) for mix in ranked],
+        groups={f"M = {count}": [_change(rows, count, mix) for mix in ranked] for count in COUNTS},
         x_label="idea",
         y_label="held-out loss against the default, %",
     )

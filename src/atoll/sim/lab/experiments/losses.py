@@ -14,13 +14,18 @@ from atoll.sim.lab.experiments.common import mean_of
 from atoll.sim.lab.paired import Difference, mean_sd
 from atoll.sim.lab.report import Picture, Series
 
-__all__ = ["bars", "mean_loss", "shown_loss"]
+__all__ = ["bars", "mean_loss", "rank_of", "shown_loss"]
 
 
 def mean_loss(rows: Sequence[Row]) -> float:
     """The mean over seeds; infinite if a run did not end in a finite number."""
     mean = mean_of(rows, lambda row: row.heldout_loss)
     return mean if math.isfinite(mean) else math.inf
+
+
+def rank_of(difference: Difference) -> float:
+    """For sorting, best first: the mean difference; what did not end in a finite number comes last."""
+    return difference.mean if math.isfinite(difference.mean) else math.inf
 
 
 def shown_loss(rows: Sequence[Row]) -> str:

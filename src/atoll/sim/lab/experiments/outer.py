@@ -19,7 +19,7 @@ from functools import partial
 
 from atoll.sim.lab.cell import Row, Size
 from atoll.sim.lab.experiments.common import Arm, ask
-from atoll.sim.lab.experiments.losses import bars, mean_loss, shown_loss
+from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
 from atoll.sim.lab.paired import Difference, claim_below, interval, paired, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
 from atoll.sim.lab.tuned import cell_for
@@ -153,8 +153,8 @@ def _best_other(rows: Mapping[Setting, Sequence[Row]], steps: int, seeds: int) -
 
 
 def _table(rows: Mapping[Setting, Sequence[Row]], steps: int) -> Table:
-    settings = sorted(grid(steps), key=lambda one: mean_loss(rows[one]))
     default = default_at(steps)
+    settings = sorted(grid(steps), key=lambda one: rank_of(_against(rows, one, default)))
     return Table(
         title=f"Outer settings at H = {steps}, M = {LEARNERS}, best first",
         columns=("outer", "seeds", "held-out loss", "against the default"),

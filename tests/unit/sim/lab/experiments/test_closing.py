@@ -116,6 +116,7 @@ def test_ideas_with_a_clear_gain_at_both_counts_are_combined_one_of_each_kind() 
     together = "rebase + int4 at a quarter of H, eta and mu by H"
     assert names[:3] == ["Data-Parallel", "plain default", together]
     assert sum(" + " in name for name in names) == 1
+    assert report.pictures[0].names[0] == together
 
 
 def test_nothing_is_combined_when_nothing_helps_and_the_losers_are_all_there() -> None:

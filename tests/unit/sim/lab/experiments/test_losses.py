@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from atoll.sim.lab.experiments.losses import bars, mean_loss, shown_loss
+from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
 from atoll.sim.lab.paired import interval_of
 from atoll.sim.lab.tuned import cell_for
 from tests.unit.sim.lab.made_up import made_up
@@ -16,6 +16,11 @@ def test_a_run_without_a_finite_end_makes_its_arm_infinitely_bad() -> None:
     assert shown_loss(rows) == "not finite"
     assert mean_loss(rows[:1]) == 2.0
     assert shown_loss([*rows[:1], made_up(CELL, 3.0)]) == "2.500 ± 0.707"
+
+
+def test_what_did_not_end_is_ranked_last() -> None:
+    found = [interval_of([math.nan]), interval_of([1.0]), interval_of([-2.0, 0.0])]
+    assert sorted(found, key=rank_of) == [found[2], found[1], found[0]]
 
 
 def test_bars_carry_half_their_interval_and_nothing_where_there_is_none() -> None:

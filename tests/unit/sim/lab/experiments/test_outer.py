@@ -102,6 +102,12 @@ def test_plain_averaging_that_is_better_at_four_steps_fails_the_first_claim() ->
     assert report.figures["default_against_best_h4_percent"] == pytest.approx(1.0, abs=0.03)
 
 
+def test_tables_are_ranked_by_pairs_for_seeds_have_losses_of_their_own() -> None:
+    close = dict.fromkeys(rivals(4)[:2], 0.01)  # worse than the default, and below its mean at seed 1 alone
+    _, report = report_of({**close, rivals(4)[2]: 0.02, rivals(4)[3]: 0.03})
+    assert report.tables[0].rows[0][0] == default_at(4).name
+
+
 def test_tables_hold_everything_that_was_tried_best_first_also_what_blew_up() -> None:
     wild = rivals(4)[-1]
     _, report = report_of({wild: math.nan})
