@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,13 +117,11 @@ def test_two_writers_of_one_cell_leave_one_whole_file(tmp_path):
         for _ in range(50):
             shelf.put(row)
 
-    writers = [threading.Thread(target=write, args=(Shelf(tmp_path), row)) for row in rows]
-    for writer in writers:
-        writer.start()
     shelf, said = shelf_at(tmp_path)
-    seen = [shelf.find(CELL) for _ in range(50)]
-    for writer in writers:
-        writer.join()
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, Shelf(tmp_path), row) for row in rows]
+        seen = [shelf.find(CELL) for _ in range(50)]
+    assert [writer.result() for writer in writers] == [None, None]
     assert all(row is None or row in rows for row in seen)
     assert shelf.find(CELL) in rows
     assert said == []
