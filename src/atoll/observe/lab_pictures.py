@@ -1,6 +1,6 @@
 """Pictures of the lab: a chart of plain values, drawn so that the names need no looking up.
 
-Lines carry their names at the right, in their own colours. Bars lie, one row for each name, so that long
+Lines carry their names at their ends, in their own colours. Bars lie, one row for each name, so that long
 names stay readable; each ends in its figure. Bars begin at zero: where that would hide what differs (losses
 of 1.70 and 1.73), and on a log axis, a dot marks the figure instead. Thin lines are 95 % intervals; a point
 without a finite one has none. What somebody else measured is dashed and grey. Nothing is left out: with a
@@ -38,6 +38,10 @@ BAR, GAP = 0.22, 0.14
 HEAD, FOOT, LINES_HEIGHT = 0.8, 0.55, 4.4
 NARROW = 0.25
 """Figures that differ by less than this share of the largest are dots and not bars."""
+NEAR_RIGHT = 0.75
+"""Of the width: a line that ends beyond is named at the right."""
+LIFT = 0.035
+"""Of the height: names inside the picture stand higher than the ends, since most of our lines fall."""
 MAX_MARKED, MAX_TICKS = 16, 12
 DASHES = ((0, (4, 1.6)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 MARKS = ("o", "s", "D")
@@ -119,19 +123,30 @@ def _draw_line(axes: Axes, series: Series, look: Look) -> None:
 
 
 def _name_lines(axes: Axes, series: Sequence[Series], names: Sequence[str], looks: Sequence[Look]) -> None:
-    """Each name at the right, as near to the height of its line's last point as the others allow."""
+    """Each name beside its line's last point, or at the right if it ends near there; no two on each other."""
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
-    ends = []
-    for one in series:
+    groups: dict[float, list[tuple[float, int]]] = {}
+    for index, one in enumerate(series):
         known = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
-        ends.append(float(to_axes(max(known))[1]) if known else 1.0)
+        across, height = map(float, to_axes(max(known))) if known else (1.0, 1.0)
+        column = 1.0 if across > NEAR_RIGHT else round(across, 2)
+        groups.setdefault(column, []).append((height, index))
     tallest = max(name.count("\n") + 1 for name in names)
     gap = tallest * LINE / (LINES_HEIGHT - HEAD - FOOT)
-    for name, look, place in zip(names, looks, style.spread(ends, gap, 0.0, 1.0), strict=True):
-        across = axes.transAxes
-        axes.text(
-            1.015, place, name, transform=across, color=look.colour, va="center", size=9, linespacing=1.05
-        )
+    for column, ends in groups.items():
+        places = style.spread([height for height, _ in ends], gap, 0.0, 1.0)
+        for place, (_, index) in zip(places, ends, strict=True):
+            axes.text(
+                column + 0.015,
+                place + LIFT * (column < 1),
+                names[index],
+                transform=axes.transAxes,
+                color=looks[index].colour,
+                va="center",
+                size=9,
+                linespacing=1.05,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
+            )
 
 
 def _draw_bars(picture: Picture, path: Path) -> None:
