@@ -35,6 +35,8 @@ EXPERTS_USED = 2
 HIDDEN = 4
 """Width of the MLP, in widths of the network."""
 EMBEDDING_STD = 0.02
+PLACE_STD = 0.3
+"""Of a picture's places: patches come in at about 1, and smaller places are learned very slowly."""
 
 
 class Output(NamedTuple):
@@ -104,7 +106,9 @@ class Network(nn.Module):
             if parameter.dim() < 2:
                 continue
             fan_in = parameter.shape[-2] if "experts_down" in name else parameter.shape[-1]
-            std = EMBEDDING_STD if "embedding" in name or "places" in name else fan_in**-0.5
+            std = fan_in**-0.5
+            if name in ("embedding.weight", "places.weight"):
+                std = PLACE_STD if self.shape.kind == "vision" else EMBEDDING_STD
             is_last = any(part in name for part in ("join", "down"))
             nn.init.normal_(parameter, std=std * depth if is_last else std)
 

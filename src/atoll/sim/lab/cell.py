@@ -114,8 +114,11 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Names the cell on disk: a digest of its plain settings and of the lab's version."""
-        text = json.dumps([VERSION, self.plain().settings()], sort_keys=True)
+        """Names the cell on disk: a digest of what its plain settings have changed, and of the lab's version.
+
+        A setting at its default is left out, so that one more setting in the lab does not rename every cell.
+        """
+        text = json.dumps([VERSION, _changed(self.plain())], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def plain(self) -> Cell:
@@ -137,16 +140,30 @@ class Cell:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Cell:
         """The cell whose `settings()` these are."""
-        known = {one.name for one in fields(cls)}
-        if set(settings) != known:
+        parts = {name: dict(settings.get(name, {})) for name in ("fleet", "ideas")}
+        parts["fleet"]["speeds"] = tuple(parts["fleet"].get("speeds", ()))
+        try:
+            fleet, ideas = Fleet(**parts["fleet"]), Ideas(**parts["ideas"])
+            return cls(**{**settings, "fleet": fleet, "ideas": ideas})
+        except TypeError as error:  # a name that is not known, or one without a default that is missing
             raise ConfigError(
-                f"These are no settings of a cell: {', '.join(sorted(set(settings) ^ known))}.",
+                f"These are no settings of a cell: {error}.",
                 "The run they name cannot be made again.",
                 "They belong to another version of the lab: run the experiment again.",
-            )
-        fleet = dict(settings["fleet"])
-        fleet["speeds"] = tuple(fleet["speeds"])
-        return cls(**{**settings, "fleet": Fleet(**fleet), "ideas": Ideas(**settings["ideas"])})
+            ) from error
+
+
+def _changed(settings: Cell | Fleet | Ideas) -> dict[str, Any]:
+    """The settings that are not at their defaults."""
+    found: dict[str, Any] = {}
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if isinstance(value, Fleet | Ideas):
+            if inner := _changed(value):
+                found[one.name] = inner
+        elif value != one.default:
+            found[one.name] = float(value) if one.type == "float" else value  # 1 and 1.0 are one setting
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

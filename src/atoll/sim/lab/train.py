@@ -101,7 +101,7 @@ class _Bench:
         self.crew = Crew(lambda: _initial(cell), 1)
         model = self.final = self.crew.models[0]
         optimizer = adamw(model, cell.learning_rate, WEIGHT_DECAY)
-        each, virtual_s = tokens_per_example(cell), 0.0
+        each, virtual_s, longest_s = tokens_per_example(cell), 0.0, 0.0
         steps = elastic_steps(cell) if cell.method == "elastic" else repeat((cell.fleet.step_s, 1.0))
         for step_s, share in steps:
             count = max(1, round(cell.batch * share))
@@ -110,7 +110,7 @@ class _Bench:
             for group in optimizer.param_groups:
                 group["lr"] = cell.learning_rate * schedule(work.progress)
             optimizer.step()
-            virtual_s += step_s
+            virtual_s, longest_s = virtual_s + step_s, max(longest_s, step_s)
             work.add(count * each)
             if work.is_done:
                 break
@@ -120,6 +120,7 @@ class _Bench:
             "goodput": work.done / full,
             "model_goodput": self.schedule.model_goodput(virtual_s) if cell.method == "elastic" else 1.0,
             "virtual_s": virtual_s,
+            "longest_stop_s": longest_s - cell.fleet.step_s,
         }
 
     # Everything else
@@ -173,5 +174,5 @@ def _lock_step_figures() -> dict[str, Any]:
     """What has no meaning without a syncer."""
     return {
         "merges": 0, "participation": 1.0, "participants": 1.0, "merged_share": 1.0, "stall_fraction": 0.0,
-        "longest_stop_s": 0.0, "staleness_steps": 0.0, "bytes_up": 0, "bytes_down": 0, "incarnations": 1,
+        "staleness_steps": 0.0, "bytes_up": 0, "bytes_down": 0, "incarnations": 1,
     }  # fmt: skip

@@ -66,8 +66,8 @@ class Idea:
 FOUR_BITS = (("codec_up", "int4"), ("codec_down", "int4"))
 VALUE_BITS = {"bf16": 16, "int4": 4}
 """Without scales: int4 sends 3 % more than this, for the sake of an H that is a quarter."""
-MOMENT_BITS = 64
-"""Two moments in f32."""
+MOMENT_BITS = 32
+"""Two moments in bf16."""
 
 IDEAS: tuple[Idea, ...] = (
     Idea(name="int4 at a quarter of H", kind="bits", changes=FOUR_BITS),

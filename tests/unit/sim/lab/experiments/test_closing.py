@@ -29,7 +29,7 @@ def planned_bytes(cell: Cell) -> float:
     early = cell.ideas.early_share if cell.ideas.early_interval else 0.0
     rounds = steps * (1 - early) / cell.interval_steps
     rounds += steps * early / cell.ideas.early_interval if early else 0.0
-    return rounds * (BITS_OF[cell.codec_up] + (64 if cell.ideas.mean_moments else 0))
+    return rounds * (BITS_OF[cell.codec_up] + (32 if cell.ideas.mean_moments else 0))
 
 
 def train(cell: Cell, cost: Cost) -> Row:
