@@ -138,10 +138,10 @@ def forward_stack(shape: Shape, values: Mapping[str, Tensor], inputs: Tensor) ->
             num_places,
         )
     if shape.kind == "vision":
-        x = x.unflatten(1, (-1, num_places)).mean(dim=2)
+        x = _apart(x, num_places).mean(dim=2)
         return _linear(_norm(x, values["norm.weight"]), values["head.weight"])
     logits = _linear(_norm(x, values["norm.weight"]), values["embedding.weight"])
-    return logits.unflatten(1, (-1, num_places))
+    return _apart(logits, num_places)
 
 
 def _block(shape: Shape, own: Mapping[str, Tensor], x: Tensor, num_places: int) -> Tensor:
@@ -162,7 +162,8 @@ def _experts(shape: Shape, own: Mapping[str, Tensor], y: Tensor) -> Tensor:
     least = scores.topk(EXPERTS_USED, dim=-1).values[..., -1:]
     shares = scores.masked_fill(scores < least, float("-inf")).softmax(dim=-1)
     hidden = relu(_linear(y, own["experts_up"].flatten(1, 2))).square()
-    weighted = (hidden.unflatten(2, (shape.experts, shape.hidden)) * shares.unsqueeze(-1)).flatten(2)
+    by_expert = hidden.view(*hidden.shape[:2], shape.experts, shape.hidden)
+    weighted = (by_expert * shares.unsqueeze(-1)).flatten(2)
     return torch.bmm(weighted, own["experts_down"].flatten(1, 2))
 
 
@@ -179,8 +180,12 @@ def _norm(x: Tensor, weight: Tensor) -> Tensor:
 
 def _by_place(x: Tensor, places: Tensor, num_places: int) -> Tensor:
     """Add what each place is: x [S, B T, width]."""
-    shaped = x.unflatten(1, (-1, num_places))
-    return (shaped + places[:, :num_places].unsqueeze(1)).flatten(1, 2)
+    return (_apart(x, num_places) + places[:, :num_places].unsqueeze(1)).flatten(1, 2)
+
+
+def _apart(x: Tensor, num_places: int) -> Tensor:
+    """[S, B T, width] as [S, B, T, width]."""
+    return x.view(x.shape[0], -1, num_places, x.shape[2])
 
 
 def _cut(pictures: Tensor) -> Tensor:

@@ -158,7 +158,9 @@ class LabWorld(ScaleWorld):
             self.crew.begin_again(slot)
         model = LabLearner(self.cell, self.crew, slot, self.streams[slot], self.manifest, self.work)
         if self.before is not None and not self.ledger.began[name]:
-            model.optimizer = self.before.learners[name].model.optimizer
+            old = self.before.learners[name].model
+            assert isinstance(old, LabLearner)
+            model.optimizer = old.optimizer
         process = LabProcess(
             self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,9 @@ def test_settings_of_another_lab_are_refused(change: dict[str, object]):
 
 def test_every_setting_that_matters_is_in_the_key():
     changed = [
-        replace(CELL, seed=2), replace(CELL, learning_rate=5e-3), replace(CELL, eta=0.5), replace(CELL, adopt="rebase"),
-        replace(CELL, fleet=Fleet(jitter=0.1)), replace(CELL, ideas=Ideas(mean_moments=True)), replace(CELL, size="small"),
+        replace(CELL, seed=2), replace(CELL, learning_rate=5e-3), replace(CELL, eta=0.5),
+        replace(CELL, adopt="rebase"), replace(CELL, fleet=Fleet(jitter=0.1)),
+        replace(CELL, ideas=Ideas(mean_moments=True)), replace(CELL, size="small"),
     ]  # fmt: skip
     assert len({CELL.key, *(cell.key for cell in changed)}) == 1 + len(changed)
 
@@ -55,7 +57,7 @@ def test_what_a_method_does_not_use_is_not_in_its_key():
 
 
 @pytest.mark.parametrize("change", [{"batch": 6}, {"batch": 2}, {"learners": 0}, {"tokens": 0}])
-def test_a_batch_that_cannot_be_dealt_out_is_refused(change: dict[str, int]):
+def test_a_batch_that_cannot_be_dealt_out_is_refused(change: dict[str, Any]):
     with pytest.raises(ConfigError, match="multiple of the learners"):
         replace(CELL, **change)
 
