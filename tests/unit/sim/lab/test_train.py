@@ -1,0 +1,101 @@
+"""Whole cells, very short: real gradients through the production machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+
+from atoll.sim.lab.cell import Cell, Fleet, Ideas, Method, Row
+from atoll.sim.lab.train import run_cell
+
+CELL = Cell(
+    size="0.05M",
+    tokens=64 * 64 * 4,
+    batch=4,
+    learners=2,
+    learning_rate=4e-3,
+    interval_steps=8,
+    num_fragments=4,
+)
+YEAR_S = 31_536_000.0
+
+
+@lru_cache(maxsize=8)
+def row(cell: Cell) -> Row:
+    return run_cell(cell)
+
+
+def test_the_same_cell_gives_the_same_bits():
+    first, second = row(CELL), run_cell(CELL)
+    assert second == replace(first, wall_s=second.wall_s, cpu_s=second.cpu_s)
+
+
+def test_one_learner_that_keeps_its_progress_is_data_parallel():
+    """With one learner, plain averaging and rebase, the protocol moves nothing: only rounding is left."""
+    alone = replace(
+        CELL, learners=1, merge_rule="mean", eta=1.0, mu=0.0, adopt="rebase", codec_up="f32", codec_down="f32"
+    )
+    lock_step = row(replace(CELL, method="data-parallel"))
+    found = row(alone)
+    assert found.merges > 25
+    assert found.heldout_loss == pytest.approx(lock_step.heldout_loss, rel=2e-4)
+
+
+@pytest.mark.parametrize("method", ["data-parallel", "diloco", "streaming", "decoupled"])
+def test_every_method_trains_the_same_tokens_and_learns(method: Method):
+    found = row(replace(CELL, method=method))
+    assert found.tokens == CELL.tokens
+    assert found.heldout_loss < 4.0
+    assert found.curve[0][1] > found.curve[-1][1]
+    assert 0 < found.merged_share <= 1
+
+
+def test_methods_that_wait_stall_and_decoupled_does_not():
+    assert row(replace(CELL, method="streaming")).stall_fraction > 0
+    assert row(CELL).stall_fraction == 0
+
+
+def test_bytes_follow_the_codec():
+    wide, thin = row(CELL), row(replace(CELL, codec_up="int4", codec_down="int4"))
+    assert thin.merges == wide.merges
+    assert thin.bytes_up < 0.3 * wide.bytes_up
+
+
+def test_a_fleet_that_fails_has_the_goodput_of_the_fleet_model_and_never_stops():
+    calm = replace(CELL, learners=4, tokens=CELL.tokens * 2)
+    found = row(replace(calm, fleet=Fleet(chips=1_200_000, mtbi_s=YEAR_S, step_s=5.0)))
+    assert found.tokens == calm.tokens
+    assert found.goodput < 0.98
+    assert found.goodput == pytest.approx(found.model_goodput, abs=0.05)
+    assert found.virtual_s > row(calm).virtual_s * 5
+
+
+def test_deaths_are_new_lives():
+    fleet = Fleet(chips=1_200_000, mtbi_s=YEAR_S, step_s=5.0, has_deaths=True)
+    found = row(replace(CELL, learners=4, tokens=CELL.tokens * 2, fleet=fleet))
+    assert found.incarnations > 4
+    assert found.heldout_loss < 4.5
+
+
+def test_borrowed_learners_save_time_and_leave():
+    alone, helped = row(CELL), row(replace(CELL, fleet=Fleet(extra=2)))
+    assert helped.tokens == alone.tokens
+    assert helped.incarnations == 4
+    assert 0.7 < helped.virtual_s / alone.virtual_s < 0.85
+
+
+def test_a_run_in_two_phases_counts_both():
+    found = row(replace(CELL, ideas=Ideas(early_interval=4, early_share=0.5)))
+    assert found.tokens == CELL.tokens
+    assert found.merges > row(CELL).merges - 8
+    assert found.heldout_loss < 4.5
+    assert found.virtual_s == pytest.approx(row(CELL).virtual_s, rel=0.1)
+
+
+def test_elastic_data_parallel_takes_longer_for_the_same_tokens():
+    found = row(replace(CELL, method="elastic", fleet=Fleet(chips=1_200_000, mtbi_s=YEAR_S, step_s=5.0)))
+    assert found.goodput == pytest.approx(found.model_goodput, abs=0.05)
+    assert found.goodput < 0.8
+    assert found.longest_stop_s > 5.0
