@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
+from atoll.errors import ConfigError
 from atoll.recipes.shapes import LEAN_SHAPES, WINDOW
 from atoll.sim.lab.cell import Size, Task
 
 __all__ = ["WINDOW", "shape_of", "tokens_of"]
+
+Value = TypeVar("Value")
 
 TOKENS: Mapping[tuple[Task, Size], int] = MappingProxyType({
     ("text", "0.05M"): 860_160,
@@ -29,9 +33,20 @@ TOKENS: Mapping[tuple[Task, Size], int] = MappingProxyType({
 
 def shape_of(task: Task, size: Size) -> Mapping[str, int]:
     """Arguments of the network."""
-    return LEAN_SHAPES[task, size]
+    return _look_up(LEAN_SHAPES, task, size)
 
 
 def tokens_of(task: Task, size: Size) -> int:
     """Tokens (images) that a run at this size is given."""
-    return TOKENS[task, size]
+    return _look_up(TOKENS, task, size)
+
+
+def _look_up(table: Mapping[tuple[Task, Size], Value], task: Task, size: Size) -> Value:
+    if (task, size) not in table:
+        there = [other for known, other in TOKENS if known == task]
+        raise ConfigError(
+            f"The lab has no {task} model of size {size}.",
+            "There is nothing to train.",
+            f"Choose one of {', '.join(there)}.",
+        )
+    return table[task, size]
