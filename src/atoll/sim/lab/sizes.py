@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from atoll.errors import ConfigError
 from atoll.recipes.shapes import LEAN_SHAPES, WINDOW
@@ -41,7 +41,7 @@ def tokens_of(task: Task, size: Size) -> int:
     return _look_up(TOKENS, task, size)
 
 
-def _look_up(table: Mapping[tuple[Task, Size], Value], task: Task, size: Size) -> Value:
+def _look_up(table: Mapping[Any, Value], task: Task, size: Size) -> Value:
     if (task, size) not in table:
         there = [other for known, other in TOKENS if known == task]
         raise ConfigError(

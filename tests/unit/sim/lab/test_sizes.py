@@ -22,5 +22,5 @@ def test_sizes_are_what_they_are_called_and_trained_in_proportion():
 
 
 def test_a_size_that_a_task_does_not_have_is_refused():
-    with pytest.raises(ConfigError, match="no vision model of size 0.2M"):
+    with pytest.raises(ConfigError, match=r"no vision model of size 0\.2M"):
         tokens_of("vision", "0.2M")
