@@ -14,13 +14,13 @@ WINDOW = 64
 """Tokens of one example of text; a network has as many places."""
 
 LEAN_SHAPES: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({
-    ("text", "0.05M"): {"width": 40, "layers": 2, "heads": 4},
-    ("text", "tiny"): {"width": 56, "layers": 2, "heads": 4},
-    ("text", "0.2M"): {"width": 72, "layers": 3, "heads": 4},
-    ("text", "0.4M"): {"width": 96, "layers": 3, "heads": 6},
-    ("text", "small"): {"width": 128, "layers": 4, "heads": 8},
-    ("moe", "tiny"): {"width": 48, "layers": 2, "heads": 3, "experts": 4, "hidden": 96},
-    ("moe", "small"): {"width": 96, "layers": 4, "heads": 6, "experts": 4, "hidden": 192},
-    ("vision", "tiny"): {"width": 56, "layers": 2, "heads": 4},
-    ("vision", "small"): {"width": 128, "layers": 4, "heads": 8},
+    ("text", "0.05M"): {"width": 40, "layers": 2, "heads": 2},
+    ("text", "tiny"): {"width": 56, "layers": 2, "heads": 2},
+    ("text", "0.2M"): {"width": 72, "layers": 3, "heads": 3},
+    ("text", "0.4M"): {"width": 96, "layers": 3, "heads": 3},
+    ("text", "small"): {"width": 128, "layers": 4, "heads": 4},
+    ("moe", "tiny"): {"width": 48, "layers": 2, "heads": 2, "experts": 4, "hidden": 96},
+    ("moe", "small"): {"width": 96, "layers": 4, "heads": 3, "experts": 4, "hidden": 192},
+    ("vision", "tiny"): {"width": 56, "layers": 2, "heads": 2},
+    ("vision", "small"): {"width": 128, "layers": 4, "heads": 4},
 })  # fmt: skip
