@@ -9,8 +9,8 @@ by `bmm`. `Network` is the ordinary `nn.Module` of one learner and runs the same
     moe     the same with the MLP replaced by experts, of which every byte takes two
     vision  8 x 8 pictures in patches of 2 x 2, the same blocks, the mean of all places, ten digits
 
-Norms come before each part, the activation is the ReLU, and there are no biases. Of what would do, each part is
-what costs a small CPU least: the fused layer norm, few heads.
+Norms come before each part, the activation is the ReLU, and there are no biases. Of what would do, each part
+is what costs a small CPU least: the fused layer norm, few heads.
 """
 
 from __future__ import annotations
