@@ -80,13 +80,15 @@ class Stream:
         at = torch.arange(self.place, self.place + count)
         self.place += count
         places = at // self.size * self.stride + self.first + at % self.size
-        return self.data.take(torch.cat([self._order(int(place)) for place in places]))
+        epochs = places // len(self.data)
+        parts = [self._of(int(epoch), places[epochs == epoch]) for epoch in epochs.unique()]
+        return self.data.take(torch.cat(parts))
 
-    def _order(self, place: int) -> Tensor:
-        epoch, offset = divmod(place, len(self.data))
+    def _of(self, epoch: int, places: Tensor) -> Tensor:
+        """The examples at these places, all of one epoch."""
         if epoch != self.epoch:
             self.epoch, self.perm = epoch, order.permutation(len(self.data), self.seed, self.part, epoch)
-        return self.perm[offset : offset + 1]
+        return self.perm[places % len(self.data)]
 
 
 @dataclass(frozen=True, slots=True)
