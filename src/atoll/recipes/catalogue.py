@@ -143,7 +143,7 @@ def _lean_digits(size: Literal["tiny", "small"]) -> Preset:
 
 
 LEAN_TABLES: Mapping[str, Mapping[str, object]] = MappingProxyType({
-    "sync": {"num_fragments": 24, "interval_steps": 24},
+    "sync": {"num_fragments": 12, "interval_steps": 24},
     "outer": {"learning_rate": 0.4, "momentum": 0.9},
 })  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 from atoll.sim.lab.cell import Cell, Method, Size, Task
 from atoll.sim.lab.sizes import tokens_of
 
-__all__ = ["Tuned", "cell_for", "tuned"]
+__all__ = ["Tuned", "cell_for", "fragments_of", "tuned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,16 @@ RATES: dict[tuple[Task, Size, Method, int], float] = {}
 """Learning rates chosen among three, where they differ from the transferred one; M is 1 for Data-Parallel."""
 
 
+FEW_FRAGMENTS = 12
+"""P of the smallest models, as in the recipes of that size: half the rounds, each of twice the values."""
+MOST_FRAGMENTS = 24
+
+
+def fragments_of(size: Size, interval_steps: int = 24) -> int:
+    """P for models of this size, at most H."""
+    return min(interval_steps, FEW_FRAGMENTS if size in ("0.05M", "tiny") else MOST_FRAGMENTS)
+
+
 def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     """The settings for one method at one place of the table."""
     base: Method = "data-parallel" if method == "elastic" else method
@@ -58,6 +68,7 @@ def cell_for(
         "learning_rate": found.learning_rate,
         "eta": found.eta,
         "mu": found.mu,
+        "num_fragments": fragments_of(size, changes.get("interval_steps", 24)),
         **changes,
     }
     return Cell(task=task, size=size, method=method, learners=learners, seed=seed, **settings)

@@ -54,7 +54,7 @@ class Mode:
             return arm
         eta, mu = default_outer(self.interval_steps)
         steps = self.interval_steps
-        return partial(arm, interval_steps=steps, num_fragments=steps, eta=eta, mu=mu)
+        return partial(arm, interval_steps=steps, eta=eta, mu=mu)
 
     @property
     def plain(self) -> Mode:

@@ -28,7 +28,7 @@ from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_los
 from atoll.sim.lab.experiments.outer import default_outer
 from atoll.sim.lab.paired import Difference, claim_at_least, interval, interval_of, paired, percent, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
-from atoll.sim.lab.tuned import cell_for
+from atoll.sim.lab.tuned import cell_for, fragments_of
 
 __all__ = ["CLOSING", "IDEAS", "Closing", "Idea", "Mix", "cell_with", "plain_cell", "share_closed"]
 
@@ -39,7 +39,6 @@ BEST = 3
 CLEAR_PERCENT = 0.2
 """An idea whose mean gain is above this, and that hurts at neither M, may be combined with others."""
 HALF_PERCENT = 50.0
-MAX_FRAGMENTS = 24
 EARLY_SHARE, EARLY_FACTOR = 0.25, 3
 """A quarter of the run at a third of H pays for the rest at three times H: 3/4 + 1/4 of the bytes."""
 
@@ -108,7 +107,7 @@ Rows = Mapping[Key, Sequence[Row]]
 def plain_cell(learners: int, seed: int, size: Size = "tiny") -> Cell:
     """What every idea is compared with: the paper's settings, at the rates that were tuned."""
     return cell_for(
-        "decoupled", learners, seed, size=size, interval_steps=24, num_fragments=24, overlap_steps=2,
+        "decoupled", learners, seed, size=size, interval_steps=24, overlap_steps=2,
         adopt="overwrite", codec_up="bf16", codec_down="bf16", merge_rule="rda",
     )  # fmt: skip
 
@@ -131,12 +130,12 @@ def cell_with(plain: Cell, mix: Mix) -> Cell:
     changed = replace(changed, eta=changed.eta * math.prod(idea.eta_factor for idea in mix))
     if not any(idea.is_early for idea in mix):
         steps = max(1, round(mean_interval))
-        return replace(changed, interval_steps=steps, num_fragments=min(MAX_FRAGMENTS, steps))
+        return replace(changed, interval_steps=steps, num_fragments=fragments_of(plain.size, steps))
     early = max(1, round(mean_interval / EARLY_FACTOR))
     return replace(
         changed,
         interval_steps=EARLY_FACTOR**2 * early,
-        num_fragments=min(MAX_FRAGMENTS, early),
+        num_fragments=fragments_of(plain.size, early),
         ideas=replace(changed.ideas, early_interval=early, early_share=EARLY_SHARE),
     )
 

@@ -28,7 +28,6 @@ __all__ = ["DEFAULTS", "INTERVALS", "OUTER", "Outer", "Setting", "default_outer"
 
 LEARNERS = 4
 INTERVALS = (4, 24, 96)
-MAX_FRAGMENTS = 24
 BEST = 3
 """How many of each H are given all seeds."""
 
@@ -79,7 +78,7 @@ class Setting:
         """Its cells, by seed."""
         return partial(
             cell_for, "decoupled", LEARNERS, size=size, interval_steps=self.interval_steps,
-            num_fragments=min(MAX_FRAGMENTS, self.interval_steps), eta=self.eta, mu=self.mu,
+            eta=self.eta, mu=self.mu,
             merge_rule=self.merge_rule,
         )  # fmt: skip
 

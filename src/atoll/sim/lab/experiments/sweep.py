@@ -28,10 +28,10 @@ LEARNERS = 4
 SEED = 1
 
 START: Mapping[Method, Tuned] = MappingProxyType({
-    "data-parallel": Tuned(8e-3, 16),
-    "diloco": Tuned(8e-3, 16, 0.7, 0.9),
-    "streaming": Tuned(8e-3, 16, 0.4, 0.9),
-    "decoupled": Tuned(8e-3, 16, 0.4, 0.9),
+    "data-parallel": Tuned(4e-3, 8),
+    "diloco": Tuned(4e-3, 8, 0.7, 0.9),
+    "streaming": Tuned(4e-3, 8, 0.4, 0.9),
+    "decoupled": Tuned(4e-3, 8, 0.4, 0.9),
 })  # fmt: skip
 """One learning rate and batch for all; the outer settings are those of the lineage."""
 BATCHES = (4, 8, 16, 32, 64)
