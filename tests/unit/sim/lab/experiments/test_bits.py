@@ -8,7 +8,7 @@ from atoll.sim.lab.experiments.bits import BITS, WIRES
 from atoll.sim.lab.report import Report, Request
 from tests.unit.sim.lab.made_up import drive, made_up
 
-VALUES = 93_000 / 24 * 900  # of all merged fragments of a made-up row
+VALUES = 900 * 93_000 / 12
 BITS_OF = {"f32": 32, "bf16": 16, "int8": 8.125, "int4": 4.125, "fp4": 4.125, "int2": 2.125}
 
 

@@ -70,7 +70,7 @@ def test_the_grid_has_one_seed_and_the_best_three_the_default_and_plain_averagin
 
 def test_no_more_fragments_than_steps_and_at_most_twenty_four() -> None:
     asked, _ = report_of(seeds=1)
-    assert {(cell.interval_steps, cell.num_fragments) for cell in asked} == {(4, 4), (24, 24), (96, 24)}
+    assert {(cell.interval_steps, cell.num_fragments) for cell in asked} == {(4, 4), (24, 12), (96, 12)}
 
 
 def test_one_seed_needs_the_grid_only_and_resolves_nothing() -> None:
