@@ -438,13 +438,16 @@ class LearnerMachine:
         self._report(event.at_ns)
 
     def _maybe_hold(self, now_ns: int) -> None:
-        """Waiting algorithms: stop here until the fragment due `overlap` steps ago is back."""
-        overlap = 0 if self.params.algorithm == "diloco" else self.params.overlap_steps
-        due = self.clock - overlap
+        """Waiting algorithms: stop where a fragment is due (DiLoCo), or an interval after it was taken in.
+
+        Streaming cannot go by the clock, which the syncer shifts on its side alone when newcomers count."""
+        params = self.params
+        streams = params.algorithm == "streaming"
+        limit = params.interval_steps + (params.overlap_steps if params.adopt == "rebase" else 0)
         for p, slot in enumerate(self.slots):
             fresh = self.steps - slot.origin_steps
-            is_due = due % self.params.interval_steps == self.params.offset(p)
-            if is_due and slot.version >= 0 and fresh > overlap and not self._cut_off(now_ns):
+            is_due = fresh >= limit if streams else self.clock % params.interval_steps == params.offset(p)
+            if is_due and slot.version >= 0 and fresh > 0 and not self._cut_off(now_ns):
                 self.held_on = p
                 self.hold_until_ns = now_ns + self.params.live_ns
                 self.out.append(do.Hold(p, f"waiting for fragment {p}"))

@@ -301,10 +301,12 @@ class SyncerMachine:
         """Waiting algorithms: everybody waits, so t stands still; run the rounds they wait for.
 
         Learners out of step with each other may have nothing to offer there: then the round is
-        cancelled, and the cancellation lets them go on."""
+        cancelled, and the cancellation lets them go on. No round is called for whose result is on its way."""
         for session in counted:
-            self.desk.schedule.due.setdefault(session.held_on, self.desk.schedule.t)
-            session.held_on = -1
+            p, session.held_on = session.held_on, -1
+            is_current = session.holdings[p].version == self.desk.state.fragments[p].version
+            if is_current and p not in self.rounds.open:
+                self.desk.schedule.due.setdefault(p, self.desk.schedule.t)
 
     def may_offer(self, session: Session) -> bool:
         """Only a healed learner is asked, and none in quarantine."""

@@ -26,10 +26,18 @@ def test_a_waiting_learner_is_held_when_a_fragment_is_due_and_says_so():
     assert [r.held_on for r in told(commands, msg.Report)] == [1]
 
 
-def test_streaming_holds_overlap_steps_after_a_fragment_was_due():
+def test_streaming_holds_when_an_interval_has_passed_since_a_fragment_was_taken_in():
     hand = learner(algorithm="streaming")
-    assert only(hand.step() + hand.step(), do.Hold) == []
-    assert only(hand.step(), do.Hold) == [do.Hold(1, "waiting for fragment 1")]
+    steps = PARAMS.interval_steps
+    assert [only(hand.step(), do.Hold) for _ in range(steps - 1)] == [[]] * (steps - 1)
+    assert only(hand.step(), do.Hold) == [do.Hold(0, "waiting for fragment 0")]
+
+
+def test_streaming_counts_from_the_snapshot_where_progress_is_rebased():
+    hand = learner(algorithm="streaming", adopt="rebase")
+    steps = PARAMS.interval_steps + PARAMS.overlap_steps
+    assert [only(hand.step(), do.Hold) for _ in range(steps - 1)] == [[]] * (steps - 1)
+    assert len(only(hand.step(), do.Hold)) == 1
 
 
 def test_a_held_learner_answers_asks_and_is_released_by_the_adoption():

@@ -27,7 +27,7 @@ TASKS: tuple[Task, ...] = get_args(Task)
 METHODS: tuple[Method, ...] = get_args(Method)
 SIZES: tuple[Size, ...] = get_args(Size)
 
-VERSION = 1
+VERSION = 2
 """Counted up when the same settings give other bits; rows of another version are not found again."""
 
 
@@ -48,7 +48,7 @@ class Fleet:
     extra: int = 0
     """Learners beyond the first ones that are present for the first half of the work and then leave."""
     has_deaths: bool = False
-    """Whether a learner's pause is a death of its process: a new life that heals, with fresh moments."""
+    """Whether a learner's pause is a death of its process: a new life that has to heal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

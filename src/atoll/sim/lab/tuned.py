@@ -12,7 +12,7 @@ from typing import Any
 from atoll.sim.lab.cell import Cell, Method, Size, Task
 from atoll.sim.lab.sizes import tokens_of
 
-__all__ = ["Tuned", "cell_for", "fragments_of", "tuned"]
+__all__ = ["TUNING_SEED", "Tuned", "cell_for", "fragments_of", "transferred", "tuned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,25 @@ RATES: dict[tuple[Task, Size, Method, int], float] = {}
 """Learning rates chosen among three, where they differ from the transferred one; M is 1 for Data-Parallel."""
 
 
-FEW_FRAGMENTS = 12
-"""P of the smallest models, as in the recipes of that size: half the rounds, each of twice the values."""
-MOST_FRAGMENTS = 24
+TUNING_SEED = 0
+"""Settings are chosen at a seed that no comparison uses."""
+NUM_FRAGMENTS = 12
+"""P of all models: they are small, and twelve rounds per cycle cost half of the paper's 24."""
+SIZE_EXPONENT = -0.25
 
 
-def fragments_of(size: Size, interval_steps: int = 24) -> int:
-    """P for models of this size, at most H."""
-    return min(interval_steps, FEW_FRAGMENTS if size in ("0.05M", "tiny") else MOST_FRAGMENTS)
+def fragments_of(interval_steps: int) -> int:
+    """P, at most H."""
+    return min(interval_steps, NUM_FRAGMENTS)
+
+
+def transferred(task: Task, size: Size, method: Method) -> float:
+    """The swept learning rate, moved to another size with tokens to the power -1/4, to three digits.
+
+    That is compute to the -1/8, the rule of DeepSeek LLM (arXiv 2401.02954) for language models.
+    """
+    ratio = tokens_of(task, size) / tokens_of(task, "tiny")
+    return float(f"{SWEPT[method].learning_rate * ratio**SIZE_EXPONENT:.3g}")
 
 
 def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
@@ -52,7 +63,7 @@ def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     base: Method = "data-parallel" if method == "elastic" else method
     found = SWEPT[base]
     num_learners = 1 if base == "data-parallel" else learners
-    rate = RATES.get((task, size, base, num_learners), found.learning_rate)
+    rate = RATES.get((task, size, base, num_learners), transferred(task, size, base))
     batch = -(-found.batch // num_learners) * num_learners
     return replace(found, learning_rate=rate, batch=batch)
 
@@ -68,7 +79,7 @@ def cell_for(
         "learning_rate": found.learning_rate,
         "eta": found.eta,
         "mu": found.mu,
-        "num_fragments": fragments_of(size, changes.get("interval_steps", 24)),
+        "num_fragments": fragments_of(changes.get("interval_steps", 24)),
         **changes,
     }
     return Cell(task=task, size=size, method=method, learners=learners, seed=seed, **settings)

@@ -50,11 +50,28 @@ PATIENCE_STEPS = 2_000
 
 
 class LabProcess(TracedLearner):
-    """A learner whose step is prepared when it begins and trained when it ends."""
+    """A learner whose step is prepared when it begins and trained when it ends.
+
+    It begins to train when every fragment has a base, as `atoll.join` returns only then."""
 
     model: LabLearner
+    has_bases: bool = False
+
+    def handle(self, event: ev.Event) -> None:
+        """While it joins, publishes are taken in as they come, between no steps."""
+        TracedLearner.handle(self, event)
+        if self.has_bases or not self.is_alive:
+            return
+        slots = self.machine.slots
+        if any(slot.staged is not None for slot in slots):
+            TracedLearner.handle(self, ev.Stepped(self.engine.now_ns, 0, 0, 0, steps=0))
+        if slots and all(slot.version >= 0 for slot in slots):
+            self.has_bases = True
+            self._schedule_step()
 
     def _schedule_step(self) -> None:
+        if not self.has_bases:
+            return
         super()._schedule_step()
         if self.batch:
             self.model.prepare(self.batch)
@@ -152,15 +169,15 @@ class LabWorld(ScaleWorld):
         return LINK_BITS / 8 * sum(numels) / self.cell.num_fragments
 
     def make_learner(self, name: str, rng: random.Random) -> TracedLearner:
-        """A new life: the first one goes on with what the crew holds, later ones begin anew."""
+        """A new life: values begin anew and are healed; optimizer state comes back, as from its own disk."""
         slot = sorted(self.scenario.traces).index(name)
         if self.ledger.began[name]:
             self.crew.begin_again(slot)
         model = LabLearner(self.cell, self.crew, slot, self.streams[slot], self.manifest, self.work)
-        if self.before is not None and not self.ledger.began[name]:
-            old = self.before.learners[name].model
-            assert isinstance(old, LabLearner)
-            model.optimizer = old.optimizer
+        earlier = self.learners.get(name) or (self.before and self.before.learners.get(name))
+        if earlier:
+            assert isinstance(earlier.model, LabLearner)
+            model.optimizer = earlier.model.optimizer
         process = LabProcess(
             self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
         )

@@ -130,12 +130,12 @@ def cell_with(plain: Cell, mix: Mix) -> Cell:
     changed = replace(changed, eta=changed.eta * math.prod(idea.eta_factor for idea in mix))
     if not any(idea.is_early for idea in mix):
         steps = max(1, round(mean_interval))
-        return replace(changed, interval_steps=steps, num_fragments=fragments_of(plain.size, steps))
+        return replace(changed, interval_steps=steps, num_fragments=fragments_of(steps))
     early = max(1, round(mean_interval / EARLY_FACTOR))
     return replace(
         changed,
         interval_steps=EARLY_FACTOR**2 * early,
-        num_fragments=fragments_of(plain.size, early),
+        num_fragments=fragments_of(early),
         ideas=replace(changed.ideas, early_interval=early, early_share=EARLY_SHARE),
     )
 

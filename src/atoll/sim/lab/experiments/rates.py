@@ -1,10 +1,9 @@
 """Three learning rates around the transferred best, wherever other experiments train.
 
 The sweep tunes every method at text, `tiny`, M = 4. Elsewhere (another M, size or task) each method gets the
-same three tries: the transferred rate times 0.71, 1 and 1.41, one seed. Between sizes the rate is transferred
-with tokens to the power -1/4, which is compute to the -1/8, as the rule for language models has it (DeepSeek
-LLM, arXiv 2401.02954). The asked-for size says which places are tried, so that one command stays affordable:
-sizes other than `tiny` are tried for Data-Parallel and Decoupled alone.
+same three tries: the transferred rate (`tuned.transferred`) times 0.71, 1 and 1.41, at the seed for tuning.
+The asked-for size says which places are tried, so that one command stays affordable: sizes other than `tiny`
+are tried for Data-Parallel and Decoupled alone.
 
 The centre comes from the sweep and not from earlier results of this experiment: the same command finds the
 same runs again after its results were copied into `tuned`.
@@ -20,16 +19,12 @@ from types import MappingProxyType
 from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
-from atoll.sim.lab.experiments.sweep import at_rate
 from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
-from atoll.sim.lab.sizes import tokens_of
-from atoll.sim.lab.tuned import SWEPT
+from atoll.sim.lab.tuned import TUNING_SEED, transferred
 
 __all__ = ["FACTORS", "RATES_AROUND", "Rates", "places"]
 
-SEED = 1
 FACTORS = (1 / math.sqrt(2), 1.0, math.sqrt(2))
-SIZE_EXPONENT = -0.25
 
 
 TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
@@ -73,9 +68,8 @@ RATES_AROUND = Rates()
 
 
 def _cell(place: Place, size: Size, factor: float) -> Cell:
-    bigger = tokens_of(place.task, size) / tokens_of(place.task, "tiny")
-    rate = at_rate(SWEPT[place.method], factor * bigger**SIZE_EXPONENT).learning_rate
-    return place.cell(size, SEED, learning_rate=rate)
+    rate = float(f"{factor * transferred(place.task, size, place.method):.3g}")
+    return place.cell(size, TUNING_SEED, learning_rate=rate)
 
 
 def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
@@ -84,7 +78,7 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
         _line(place, row, is_best=row is best[place]) for place, rows in found.items() for row in rows
     ]  # fmt: skip
     notes = [
-        f"{len(FACTORS)} runs and one seed for every method at every place; always seed 1.",
+        f"{len(FACTORS)} runs and one seed for every method at every place; always at seed 0.",
         "The best rates are copied into atoll/sim/lab/tuned.py (RATES) by hand.",
     ]
     if size != "tiny":
