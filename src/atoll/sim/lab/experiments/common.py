@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from atoll.errors import ConfigError
 from atoll.sim.lab.cell import SIZES, Cell, Method, Row, Size, Task
 from atoll.sim.lab.paired import Difference
 from atoll.sim.lab.sizes import tokens_of
-from atoll.sim.lab.tuned import cell_for
+from atoll.sim.lab.tuned import cell_for, tuned
 
 __all__ = ["Arm", "Place", "ask", "half_widths", "megabytes", "mean_of", "seeds_of", "shown_number"]
 
@@ -26,16 +26,23 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a method is trained, at its tuned settings. M is 1 for Data-Parallel: it has no learners."""
+    """Where a method is trained, at tuned settings. M is 1 for Data-Parallel: it has no learners."""
 
     method: Method
     learners: int = 1
     task: Task = "text"
+    settings_of: Method | None = None
+    """Whose learning rate, batch, eta and mu it takes at this M; its own if None."""
+
+    @property
+    def label(self) -> str:
+        """The method, and whose settings it takes if not its own."""
+        return f"{self.method}, settings of {self.settings_of}" if self.settings_of else self.method
 
     @property
     def name(self) -> str:
         """As tables and pictures say it."""
-        what = self.method if self.task == "text" else f"{self.task}, {self.method}"
+        what = self.label if self.task == "text" else f"{self.task}, {self.label}"
         return what if self.method == "data-parallel" else f"{what} M={self.learners}"
 
     def cell(self, size: Size, seed: int, **changes: Any) -> Cell:
@@ -47,7 +54,10 @@ class Place:
                 "Nothing can be trained there.",
                 f"Ask for one of: {sizes}.",
             )
-        return cell_for(self.method, self.learners, seed, task=self.task, size=size, **changes)
+        theirs = asdict(tuned(self.task, size, self.settings_of, self.learners)) if self.settings_of else {}
+        return cell_for(
+            self.method, self.learners, seed, task=self.task, size=size, **{**theirs, **changes}
+        )  # fmt: skip
 
     def arm(self, size: Size) -> Arm:
         """The cells of all seeds."""
@@ -67,15 +77,13 @@ def ask(
     """One stage: every arm at seeds 1 to `seeds`; gives the rows of each arm in the order of seeds.
 
     Use it as `rows = yield from ask(arms, request.seeds)`. Cells come seed by seed, so that a run that was
-    interrupted has finished whole pairs first.
+    interrupted has finished whole pairs first; a cell that two arms share is asked for once.
     """
     numbers = range(1, seeds + 1)
-    rows = iter((yield [arm(seed) for seed in numbers for arm in arms.values()]))
-    by_arm: dict[Name, list[Row]] = {name: [] for name in arms}
-    for _ in numbers:
-        for name in arms:
-            by_arm[name].append(next(rows))
-    return {name: tuple(found) for name, found in by_arm.items()}
+    wanted = {(name, seed): arm(seed) for seed in numbers for name, arm in arms.items()}
+    cells = list(dict.fromkeys(wanted.values()))
+    found = dict(zip(cells, (yield cells), strict=True))
+    return {name: tuple(found[wanted[name, seed]] for seed in numbers) for name in arms}
 
 
 def mean_of(rows: Sequence[Row], value: Callable[[Row], float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import pytest
 
@@ -19,6 +20,7 @@ from atoll.sim.lab.experiments.common import (
 )
 from atoll.sim.lab.paired import Difference
 from atoll.sim.lab.report import Report, Request, Stages
+from atoll.sim.lab.tuned import tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 BASE, OURS = Place("data-parallel"), Place("decoupled", 4)
@@ -84,3 +86,21 @@ def test_every_listed_experiment_ends_in_a_table_and_a_picture(name: str) -> Non
         for one in picture.series:
             assert len(one.x) == len(one.y)
             assert len(one.error) in (0, len(one.y))
+
+
+def test_a_cell_that_two_arms_share_is_asked_for_once_and_both_have_its_row() -> None:
+    place = Place("streaming", 4)
+    stages = ask({"a": place.arm("tiny"), "b": Place("decoupled", 4).arm("tiny"), "c": place.arm("tiny")}, 2)
+    cells = next(stages)
+    assert len(cells) == len(set(cells)) == 4
+    with pytest.raises(StopIteration) as end:
+        stages.send([made_up(cell) for cell in cells])
+    assert end.value.value["a"] == end.value.value["c"]
+    assert [row.cell.seed for row in end.value.value["c"]] == [1, 2]
+
+
+def test_a_place_may_take_the_settings_of_another_method() -> None:
+    cell = Place("streaming", 8, settings_of="decoupled").cell("tiny", 1)
+    theirs = tuned("text", "tiny", "decoupled", 8)
+    assert cell.method == "streaming"
+    assert (cell.learning_rate, cell.batch, cell.eta, cell.mu) == astuple(theirs)

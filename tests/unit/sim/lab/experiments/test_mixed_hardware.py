@@ -7,6 +7,7 @@ import pytest
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE, MODES, SLOW
 from atoll.sim.lab.report import Claim, Report, Request
+from atoll.sim.lab.tuned import SWEPT, Tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
@@ -56,16 +57,38 @@ def test_the_modes_differ_in_quorum_and_grace_alone() -> None:
 
 def test_good_figures_hold_at_18_percent() -> None:
     _, report = report_of()
-    assert [one.verdict for one in claims(report, "18 %")] == ["holds", "holds", "holds"]
+    assert [one.verdict for one in claims(report, "18 %")] == ["holds"] * 4
     assert claims(report, "18 %")[2].value == pytest.approx(3.0)
 
 
 def test_losing_results_at_4x_are_told() -> None:
     _, report = report_of()
-    assert [one.verdict for one in claims(report, "4x")] == ["holds", "fails", "fails"]
+    assert [one.verdict for one in claims(report, "4x")] == ["holds", "fails", "fails", "fails"]
     grace = report.tables[2].rows[2]
     assert grace[0] == "K = 1 with grace"
-    assert grace[-1].startswith("+2.00 %")
+    assert grace[-2].startswith("+2.00 %")
+
+
+def test_asynchrony_is_held_against_streaming_at_the_same_settings_with_both_goodputs() -> None:
+    with_other_settings = Tuned(1e-3, 32, 1.0, 0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SWEPT, "streaming", with_other_settings)
+        cells, report = report_of()
+    assert len({(cell.learning_rate, cell.batch, cell.eta, cell.mu, cell.tokens) for cell in cells}) == 1
+    found = [one for one in report.claims if "asynchrony is free" in one.text]
+    assert [one.verdict for one in found] == ["holds", "holds", "fails"]
+    assert "(goodput 100.0 %)" in found[1].text
+    assert "(goodput 75.0 %)" in found[1].text
+    assert found[2].value == pytest.approx(2.0)
+    assert report.tables[2].rows[2][-1].startswith("+2.00 %")
+    assert report.tables[2].rows[3][-1] == "-"
+    assert report.figures["speed_0.5_streaming_goodput"] == pytest.approx(0.75)
+
+
+def test_what_holds_nearly_by_construction_is_said_to() -> None:
+    _, report = report_of(seeds=1)
+    assert any("goodput holds nearly by construction" in note for note in report.notes)
+    assert any("offers is weak" in note for note in report.notes)
 
 
 def test_a_goodput_below_99_percent_is_not_claimed() -> None:

@@ -9,14 +9,17 @@ from collections.abc import Callable
 import pytest
 
 from atoll.errors import ConfigError
+from atoll.sim.lab import tuned
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.moe import MOE
 from atoll.sim.lab.experiments.parity import PARITY, Comparison
 from atoll.sim.lab.experiments.published import EXTENSION
 from atoll.sim.lab.experiments.vision import VISION
 from atoll.sim.lab.report import Claim, Report, Request
+from atoll.sim.lab.tuned import SWEPT, Tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
+OTHER = Tuned(1e-3, 32, 0.3, 0.6)
 WOBBLE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 
 
@@ -40,22 +43,89 @@ def claims_about(report: Report, words: str) -> list[Claim]:
     return [claim for claim in report.claims if words in claim.text]
 
 
-def test_one_seed_of_parity_is_ten_runs() -> None:
+def set_streaming(patch: pytest.MonkeyPatch, settings: Tuned) -> None:
+    """As if the sweeps had found these for Streaming, and no rate but the transferred one anywhere."""
+    patch.setattr(tuned, "RATES", {})
+    patch.setitem(SWEPT, "streaming", settings)
+
+
+def settings_of(cell: Cell) -> Tuned:
+    return Tuned(cell.learning_rate, cell.batch, cell.eta, cell.mu)
+
+
+def test_one_seed_of_parity_is_thirteen_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_streaming(monkeypatch, OTHER)
     asked, _ = drive(PARITY.stages(Request(seeds=1)), made_up)
-    assert len(asked) == len({cell.key for cell in asked}) == 10
+    assert len(asked) == len({cell.key for cell in asked}) == 13
     counts = Counter(cell.method for cell in asked)
-    assert counts == {"data-parallel": 1, "diloco": 3, "streaming": 3, "decoupled": 3}
+    assert counts == {"data-parallel": 1, "diloco": 3, "streaming": 6, "decoupled": 3}
     assert {cell.learners for cell in asked if cell.method == "decoupled"} == {2, 4, 8}
     assert {(cell.tokens, cell.seed, cell.size) for cell in asked} == {(asked[0].tokens, 1, "tiny")}
 
 
 @pytest.mark.parametrize("comparison", [MOE, VISION])
-def test_moe_and_vision_are_three_runs_a_seed_at_m_4(comparison: Comparison) -> None:
+def test_moe_and_vision_are_four_runs_a_seed_at_m_4(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_streaming(monkeypatch, OTHER)
     asked, _ = drive(comparison.stages(Request(seeds=2)), made_up)
-    assert len(asked) == 6
     assert {cell.task for cell in asked} == {comparison.name}
-    assert Counter(cell.method for cell in asked) == {"data-parallel": 2, "streaming": 2, "decoupled": 2}
+    assert Counter(cell.method for cell in asked) == {"data-parallel": 2, "streaming": 4, "decoupled": 2}
     assert {cell.learners for cell in asked if cell.method != "data-parallel"} == {4}
+
+
+@pytest.mark.parametrize("comparison", [PARITY, MOE, VISION])
+def test_asynchrony_is_measured_against_streaming_at_the_settings_of_decoupled(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_streaming(monkeypatch, OTHER)
+
+    def train(cell: Cell) -> Row:
+        is_matched = settings_of(cell).eta == SWEPT["decoupled"].eta
+        return trains(streaming=3.0 if is_matched else 1.0, decoupled=3.0)(cell)
+
+    report = run(comparison, train)
+    assert {claim.verdict for claim in claims_about(report, "asynchrony is free")} == {"holds"}
+    by_label = {row[0]: row for row in report.tables[0].rows}
+    gap = report.tables[0].columns.index("gap to Data-Parallel")
+    assert by_label["streaming"][gap].startswith("+1.00 %")
+    assert by_label["streaming, settings of decoupled"][gap].startswith("+3.00 %")
+    against = report.tables[0].columns.index("against Streaming, same settings")
+    assert by_label["decoupled"][against].startswith("+0.0")
+
+
+def test_the_matched_arm_has_every_tuned_setting_of_decoupled(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_streaming(monkeypatch, OTHER)
+    asked, _ = drive(PARITY.stages(Request(seeds=1)), made_up)
+    for learners in (2, 4, 8):
+        here = [cell for cell in asked if cell.learners == learners]
+        (decoupled,) = [settings_of(cell) for cell in here if cell.method == "decoupled"]
+        streaming = [settings_of(cell) for cell in here if cell.method == "streaming"]
+        assert sorted(one == decoupled for one in streaming) == [False, True]
+
+
+def test_equal_settings_are_trained_once_and_stand_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_streaming(monkeypatch, SWEPT["decoupled"])
+    asked, report = drive(PARITY.stages(Request(seeds=1)), made_up)
+    assert len(asked) == len(set(asked)) == 10
+    assert [row[0] for row in report.tables[0].rows[1:4]] == ["diloco", "streaming", "decoupled"]
+    assert len(claims_about(report, "asynchrony is free")) == 3
+
+
+def test_the_calm_of_the_fleet_is_told_with_figures_of_both_sides() -> None:
+    def train(cell: Cell) -> Row:
+        is_decoupled = cell.method == "decoupled"
+        return made_up(cell, participation=0.97 if is_decoupled else 1.0)
+
+    (note,) = [note for note in run(MOE, train).notes if "calm" in note]
+    assert "Streaming 100.0 % of offers merged" in note
+    assert "Decoupled 97.0 % of offers merged, adopted after 2.0 steps" in note
+    assert "mixed-hardware" in note
+
+
+def test_limits_are_printed_with_two_digits() -> None:
+    claims = claims_about(run(PARITY, trains(decoupled=1.0)), "published curve")
+    assert all(claim.limit == round(claim.limit, 2) for claim in claims)
 
 
 @pytest.mark.parametrize("comparison", [PARITY, MOE, VISION])
@@ -91,7 +161,10 @@ def test_a_task_without_published_figures_has_no_curve() -> None:
 def test_a_losing_result_is_in_the_table_and_in_the_picture() -> None:
     report = run(PARITY, trains(streaming=3.0, decoupled=40.0, diloco=4.0))
     (table,) = report.tables
-    gap, against = table.columns.index("gap to Data-Parallel"), table.columns.index("against Streaming")
+    gap, against = (
+        table.columns.index("gap to Data-Parallel"),
+        table.columns.index("against Streaming, same settings"),
+    )
     losing = [row for row in table.rows if row[0] == "decoupled"]
     assert len(losing) == 3
     assert all(row[gap].startswith("+40.0") and row[against].startswith("+35.9") for row in losing)
