@@ -100,7 +100,7 @@ def run_experiment(
     Finished cells are kept by their full settings: after Ctrl-C the same
     command goes on, and experiments share what they have in common. A claim
     that fails is a finding: exit code 0. 1 says that a cell could not be
-    trained.
+    trained. Two commands at once may train the same cell, which harms nothing.
 
     [dim]atoll lab run parity --size tiny --seeds 1[/dim]
 
@@ -110,11 +110,16 @@ def run_experiment(
     from atoll.sim.lab.shelf import Shelf
 
     end_on_sigterm()
-    request, chosen = _request(size, seeds, jobs), _chosen(name)
+    request = _request(size, seeds, jobs)
+    chosen = _able(_chosen(name), request)
     shelf = Shelf(cells, again=again, say=_say)
     session = Session(request, jobs, shelf, _console(as_json), _commands(chosen, request, jobs, cells, out))
     with _told("the same command without --again goes on" if again else "the same command goes on"):
-        found = session.plan(chosen) if dry_run else session.run(chosen, _places(chosen, request, cells, out))
+        if dry_run:
+            found = session.plan(chosen)
+        else:
+            shelf.check()
+            found = session.run(chosen, _places(chosen, request, cells, out))
     if as_json:
         _print_json({"experiments": found} if name == ALL else found[0] if found else {})
     if session.has_failed:
@@ -192,17 +197,36 @@ def _chosen(name: str) -> list[Experiment]:
     )
 
 
+def _able(chosen: Sequence[Experiment], request: Request) -> Sequence[Experiment]:
+    """Those that can be run at this size. Of several, the others are left out with a sentence."""
+    from atoll.sim.lab.estimate import plan
+
+    if len(chosen) == 1:
+        return chosen
+    found: list[Experiment] = []
+    for one in chosen:
+        try:
+            plan(one, request, None)
+        except ConfigError as error:
+            _say(f"{one.name} is left out: {error.what}")
+        else:
+            found.append(one)
+    return found
+
+
 def _places(chosen: Sequence[Experiment], request: Request, cells: Path, out: Path | None) -> dict[str, Path]:
-    """A directory for what comes of each experiment, made before hours of work and not after."""
+    """A directory for what comes of each experiment, made and tried before hours of work and not after."""
+    from atoll.sim.lab.shelf import check_writable
+
     places = {one.name: cells / f"{one.name}-{request.size}" for one in chosen}
     if out is not None:
         places = {name: out / name if len(chosen) > 1 else out for name in places}
-    for place in places.values():
+    for name, place in places.items():
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            check_writable(place / f"{name}.json")
         except OSError as error:
             raise ConfigError(
-                f"{place} cannot be made: {error.strerror}.",
+                f"{place / name}.json cannot be written: {error.strerror}.",
                 "Pictures and JSON would have no place.",
                 "Name a directory that can be written with --out.",
             ) from error

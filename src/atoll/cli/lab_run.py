@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from atoll.errors import ConfigError
+from atoll.errors import ConfigError, StoreError
 from atoll.observe.formats import duration, finite
 from atoll.observe.lab_pictures import draw
 from atoll.observe.lab_tables import render, render_claims
@@ -26,7 +26,7 @@ from atoll.sim.lab.bench import CellError, Progress, describe
 from atoll.sim.lab.cell import VERSION, Row
 from atoll.sim.lab.estimate import Costs, Meter, Plan, plans
 from atoll.sim.lab.report import Experiment, Report, Request
-from atoll.sim.lab.shelf import Shelf
+from atoll.sim.lab.shelf import Shelf, write_whole
 
 __all__ = ["Session", "row_json"]
 
@@ -154,7 +154,14 @@ class Session:
         }
 
     def _write(self, path: Path, answer: Mapping[str, Any]) -> None:
-        path.write_text(json.dumps(finite(answer), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        try:
+            write_whole(path, json.dumps(finite(answer), indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be written: {error.strerror}.",
+                f"The result is told above only; its cells are kept in {self.shelf.path}.",
+                "Make room there, or name another directory with --out: nothing is trained again.",
+            ) from error
         self._say(f"JSON: {path}")
 
     def _say(self, line: str) -> None:

@@ -175,7 +175,7 @@ def _experts(shape: Shape, own: Mapping[str, Tensor], y: Tensor) -> Tensor:
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [S, N, in] by weight [S, out, in]."""
     if weight.shape[0] == 1:
-        return linear(x[0], weight[0]).unsqueeze(0)
+        return linear(x.squeeze(0), weight.squeeze(0)).unsqueeze(0)
     return torch.bmm(x, weight.transpose(1, 2))
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from atoll.cli.main import run
 from atoll.sim.lab import bench, experiments
 from atoll.sim.lab.cell import Cell
 from atoll.sim.lab.estimate import plan
-from atoll.sim.lab.report import Request
+from atoll.sim.lab.report import Request, Stages
 from atoll.sim.lab.shelf import Shelf
+from atoll.sim.lab.sizes import shape_of
 from tests.unit.sim.lab import fakes
 from tests.unit.sim.lab.fakes import Race
 from tests.unit.sim.lab.made_up import made_up
@@ -212,14 +214,58 @@ def test_a_row_that_cannot_be_trained_again_says_why(lab, capsys):
         (["race", "--size", "huge"], "Take one of 0.05M, tiny"),
         (["race", "--seeds", "0"], "--seeds is 0"),
         (["race", "--jobs", "-1"], "--jobs is -1"),
-        (["race", "--out", "taken"], "taken cannot be made"),
+        (["race", "--out", "taken"], "taken/race.json cannot be written: "),
+        (["race", "--out", "found"], "found/race.json cannot be written: Is a directory."),
+        (["race", "--cells", "taken", "--out", "elsewhere"], "taken cannot be written: "),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_trained(lab, capsys, arguments, words):
     (lab / "taken").write_text("")
+    (lab / "found/race.json").mkdir(parents=True)
     assert run(["lab", "run", *arguments]) == 2
     assert words in capsys.readouterr().err
     assert fakes.trained() == []
+
+
+class Obstructed(Race):
+    """While it runs, somebody makes a directory where its JSON belongs."""
+
+    def stages(self, request: Request) -> Stages:
+        report = yield from super().stages(request)
+        Path("found/race.json").mkdir(exist_ok=True)  # a plan walks the stages too
+        return report
+
+
+def test_a_result_that_cannot_be_written_is_told_in_words_and_costs_no_training(lab, capsys, monkeypatch):
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"race": Obstructed()})
+    assert run([*RUN, "--out", "found"]) == 2
+    told = capsys.readouterr()
+    assert "Decoupled is close" in told.out
+    assert "StoreError: found/race.json cannot be written: " in told.err
+    assert "its cells are kept in runs/lab" in told.err
+    assert sorted(file.name for file in (lab / "found").iterdir()) == ["race.json", "race.png"]
+    with_race(monkeypatch)
+    assert run([*RUN, "--out", "elsewhere"]) == 0
+    assert len(fakes.trained()) == CELLS
+
+
+class OfTwoSizes(Race):
+    """An experiment on models that are tiny or small."""
+
+    def stages(self, request: Request) -> Stages:
+        shape_of("moe", request.size)
+        return super().stages(request)
+
+
+def test_all_leaves_out_what_has_no_model_of_the_size_and_says_so(capsys, monkeypatch):
+    two = {"race": OfTwoSizes(), "relay": Race(name="relay")}
+    monkeypatch.setattr(experiments, "EXPERIMENTS", two)
+    assert run(["lab", "run", "all", "--size", "0.2M", "--seeds", "1", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "race is left out: The lab has no moe model of size 0.2M." in told.err
+    assert [found["experiment"] for found in json.loads(told.out)["experiments"]] == ["relay"]
+    assert run([*RUN, "--size", "0.2M"]) == 2
+    assert "Choose one of tiny, small." in capsys.readouterr().err
 
 
 def test_sizes_between_tiny_and_small_are_known(capsys):

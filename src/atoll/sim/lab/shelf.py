@@ -14,6 +14,7 @@ learners; the row that `find` returns carries the cell that was asked for.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ from pathlib import Path
 from atoll.errors import AtollError, StoreError
 from atoll.sim.lab.cell import VERSION, Cell, Row
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "check_writable", "write_whole"]
 
 log = logging.getLogger(__name__)
 
@@ -53,21 +54,18 @@ class Shelf:
         plain = replace(row, cell=row.cell.plain())
         text = json.dumps(plain.to_json(), indent=1, sort_keys=True) + "\n"
         file = self._file(plain.cell.key)
-        new = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                new.write_text(text, encoding="utf-8")
-                os.replace(new, file)
-            finally:
-                new.unlink(missing_ok=True)
+            write_whole(file, text)
         except OSError as error:
-            raise StoreError(
-                f"{file} cannot be written: {error.strerror}.",
-                "Finished cells would be lost.",
-                "Make room there, or name another directory with --cells.",
-            ) from error
+            raise _lost(file, error) from error
         self._put.add(plain.cell.key)
+
+    def check(self) -> None:
+        """Refuse a directory in which nothing can be put, before anything is trained for it."""
+        try:
+            check_writable(self.path / "row.json")
+        except OSError as error:
+            raise _lost(self.path, error) from error
 
     def rows(self) -> list[Row]:
         """All rows that can be believed, in order of their keys."""
@@ -104,6 +102,42 @@ class Shelf:
                 self._say(f"{file} is left out, and written anew when its cell is trained: {why}")
             return None
         return row
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write under a name of its own, then rename: a reader meets a whole file or the one before. May raise
+    OSError."""
+    new = _aside(file)
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def check_writable(file: Path) -> None:
+    """Raise now the OSError that `write_whole` would raise later, as far as that can be known."""
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    new = _aside(file)
+    try:
+        new.write_text("Can this be written?\n", encoding="utf-8")
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _aside(file: Path) -> Path:
+    """A name that nobody else writes to, beside a file whose directory is made if need be."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+
+
+def _lost(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path} cannot be written: {error.strerror}.",
+        "Finished cells would be lost.",
+        "Make room there, or name another directory with --cells.",
+    )
 
 
 def _believed(file: Path) -> Row:

@@ -13,7 +13,7 @@ import pytest
 
 from atoll.errors import StoreError
 from atoll.sim.lab.cell import VERSION, Cell, Fleet
-from atoll.sim.lab.shelf import Shelf
+from atoll.sim.lab.shelf import Shelf, check_writable, write_whole
 from tests.unit.sim.lab.fakes import cell_at
 from tests.unit.sim.lab.made_up import made_up
 
@@ -154,3 +154,34 @@ def test_a_place_that_cannot_be_written_says_what_would_be_lost(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Finished cells would be lost"):
         Shelf(tmp_path / "file").put(made_up(CELL))
+
+
+def test_a_shelf_is_tried_before_anything_is_trained_for_it(tmp_path):
+    Shelf(tmp_path / "new/shelf").check()
+    assert list((tmp_path / "new/shelf").iterdir()) == []
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(StoreError, match="taken cannot be written"):
+        Shelf(tmp_path / "taken").check()
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path):
+    file, taken = tmp_path / "one.json", tmp_path / "two.json"
+    write_whole(file, "first\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(file, "second \ud800\n")
+    taken.mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(taken, "first\n")
+    assert file.read_text() == "first\n"
+    assert sorted(tmp_path.iterdir()) == [file, taken]
+
+
+def test_a_place_is_tried_without_a_trace(tmp_path):
+    file, taken = tmp_path / "one.json", tmp_path / "two.json"
+    file.write_text("first\n")
+    taken.mkdir()
+    check_writable(file)
+    with pytest.raises(IsADirectoryError):
+        check_writable(taken)
+    assert file.read_text() == "first\n"
+    assert sorted(tmp_path.iterdir()) == [file, taken]

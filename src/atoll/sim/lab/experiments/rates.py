@@ -25,7 +25,7 @@ from atoll.sim.lab.tuned import TUNING_SEED, transferred
 __all__ = ["FACTORS", "RATES_AROUND", "Rates", "places"]
 
 FACTORS = (1 / math.sqrt(2), 1.0, math.sqrt(2))
-
+BEST = "best"
 
 TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
     "diloco": (2, 8), "streaming": (2, 8), "decoupled": (1, 2, 8, 16),
@@ -74,18 +74,27 @@ def _cell(place: Place, size: Size, factor: float) -> Cell:
 
 def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
     best = {place: _best(rows) for place, rows in found.items()}
+    marks = {place: _mark(best[place], rows) for place, rows in found.items()}
     lines = [
-        _line(place, row, is_best=row is best[place]) for place, rows in found.items() for row in rows
-    ]  # fmt: skip
+        _line(place, row, marks[place] if row is best[place] else "")
+        for place, rows in found.items()
+        for row in rows
+    ]
     notes = [
         f"{len(FACTORS)} runs and one seed for every method at every place; always at seed 0.",
         "The best rates are copied into atoll/sim/lab/tuned.py (RATES) by hand.",
     ]
+    if at_end := [place.name for place, mark in marks.items() if mark != BEST]:
+        notes.append(
+            "The best of three is the lowest or the highest, and a better rate may lie beyond, "
+            f"at: {'; '.join(at_end)}."
+        )
     if size != "tiny":
         notes.append(
             "At this size only Data-Parallel and Decoupled are tried: "
             "DiLoCo and Streaming take Decoupled's factor to their own swept rate."
         )
+    tasks = dict.fromkeys(place.task for place in found)
     return Report(
         tables=(
             Table(
@@ -94,7 +103,7 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
                 rows=tuple(lines),
             ),
         ),
-        pictures=(_picture(size, found),),
+        pictures=tuple(_picture(size, task, found) for task in tasks),
         notes=tuple(notes),
         figures={f"{place.name} learning rate": row.cell.learning_rate for place, row in best.items()},
     )
@@ -104,16 +113,23 @@ def _best(rows: Sequence[Row]) -> Row:
     return min(rows, key=lambda row: row.heldout_loss if math.isfinite(row.heldout_loss) else math.inf)
 
 
-def _line(place: Place, row: Row, *, is_best: bool) -> tuple[str, ...]:
+def _mark(best: Row, rows: Sequence[Row]) -> str:
+    """What stands beside the best: a rate at the end of the three may not be the best there is."""
+    rates = [row.cell.learning_rate for row in rows]
+    if best.cell.learning_rate == min(rates):
+        return f"{BEST}, the lowest tried"
+    return f"{BEST}, the highest tried" if best.cell.learning_rate == max(rates) else BEST
+
+
+def _line(place: Place, row: Row, mark: str) -> tuple[str, ...]:
     loss = f"{row.heldout_loss:.4f}" if math.isfinite(row.heldout_loss) else "diverged"
-    mark = "best" if is_best else ""
     return place.name, f"{row.cell.batch}", f"{row.cell.learning_rate:.3g}", loss, mark
 
 
-def _picture(size: Size, found: Mapping[Place, Sequence[Row]]) -> Picture:
-    """Each place against its own best: tasks differ in what a loss means."""
+def _picture(size: Size, task: Task, found: Mapping[Place, Sequence[Row]]) -> Picture:
+    """Each place of a task against its own best."""
     series = []
-    for place, rows in found.items():
+    for place, rows in ((place, rows) for place, rows in found.items() if place.task == task):
         lowest = _best(rows).heldout_loss
         shown = [
             (row.cell.learning_rate, row.heldout_loss) for row in rows if math.isfinite(row.heldout_loss)
@@ -121,6 +137,6 @@ def _picture(size: Size, found: Mapping[Place, Sequence[Row]]) -> Picture:
         above = tuple(100 * (loss / lowest - 1) for _, loss in shown)
         series.append(Series(name=place.name, x=tuple(rate for rate, _ in shown), y=above))
     return Picture(
-        title=f"Three learning rates, {size}", x_label="learning rate",
+        title=f"Three learning rates, {task}, {size}", x_label="learning rate",
         y_label="held-out loss above the best of the three (%)", series=tuple(series), log_x=True,
     )  # fmt: skip

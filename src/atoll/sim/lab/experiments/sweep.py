@@ -117,8 +117,9 @@ def _has_outer(method: Method) -> bool:
 
 
 def _cell(method: Method, settings: Tuned) -> Cell:
+    learners = LEARNERS if _has_outer(method) else 1  # Data-Parallel may take fewer examples than four
     return cell_for(
-        method, LEARNERS, TUNING_SEED, batch=settings.batch, learning_rate=settings.learning_rate,
+        method, learners, TUNING_SEED, batch=settings.batch, learning_rate=settings.learning_rate,
         eta=settings.eta, mu=settings.mu,
     )  # fmt: skip
 
@@ -160,17 +161,50 @@ def _report(walks: Mapping[Method, _Walk]) -> Report:
             f"Always at text, tiny, M=4 and seed {TUNING_SEED}, which no comparison uses, whatever size and "
             "seeds were asked for.",
             "The best settings are copied into atoll/sim/lab/tuned.py (SWEPT) by hand.",
+            f"The batch of methods with learners begins at {BATCHES[0]} (one example for each of eight "
+            f"learners), that of Data-Parallel at {LOCK_STEP_BATCHES[0]}: this favours Data-Parallel.",
+            *(note for method, walk in walks.items() for note in _at_ends(method, walk).values()),
         ),
         figures=figures,
     )
 
 
+def _at_ends(method: Method, walk: _Walk) -> dict[str, str]:
+    """By the name of a setting whose best value has no neighbour on one side: a sentence that says so.
+
+    The rate was walked at the best batch, before eta and mu; the other grids are fixed.
+    """
+    best = walk.best
+    if best is None:
+        return {}
+    rates = [
+        one.learning_rate
+        for one, _ in walk.runs
+        if one == replace(START[method], learning_rate=one.learning_rate, batch=best.batch)
+    ]
+    batches = BATCHES if _has_outer(method) else LOCK_STEP_BATCHES
+    tried = {"learning rate": (best.learning_rate, rates), "batch": (best.batch, batches)}
+    if _has_outer(method):
+        tried |= {"eta": (best.eta, ETAS), "mu": (best.mu, MUS)}
+    found = {}
+    for name, (value, values) in tried.items():
+        if value in (min(values), max(values)):
+            which = "lowest" if value == min(values) else "highest"
+            found[name] = (
+                f"{method}: the best {name}, {value:.3g}, is the {which} that was tried: "
+                "a better one may lie beyond."
+            )
+    return found
+
+
 def _table(method: Method, walk: _Walk) -> Table:
     has_outer = _has_outer(method)
+    ends = _at_ends(method, walk)
+    best = f"best ({' and '.join(ends)} at the end of the grid)" if ends else "best"
     rows = []
     for settings, row in walk.runs:
         outer = (f"{settings.eta:g}", f"{settings.mu:g}") if has_outer else ("-", "-")
-        mark = "best" if settings == walk.best else ""
+        mark = best if settings == walk.best else ""
         loss = f"{row.heldout_loss:.4f}" if math.isfinite(row.heldout_loss) else "diverged"
         rows.append((f"{settings.learning_rate:.3g}", f"{settings.batch}", *outer, loss, mark))
     columns = ("learning rate", "batch", "eta", "mu", "held-out loss", "")

@@ -13,7 +13,7 @@ from atoll.sim.lab.experiments.learners import COUNTS
 from atoll.sim.lab.experiments.parity import PARITY
 from atoll.sim.lab.experiments.rates import RATES_AROUND, places
 from atoll.sim.lab.report import Request
-from atoll.sim.lab.tuned import RATES, SWEPT
+from atoll.sim.lab.tuned import RATES, SWEPT, transferred
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
@@ -69,8 +69,33 @@ def test_the_best_of_three_is_marked_and_a_diverged_run_is_shown() -> None:
     _, report = drive(RATES_AROUND.stages(Request()), train)
     (table,) = report.tables
     for first in range(0, len(table.rows), 3):
-        assert [row[-1] for row in table.rows[first : first + 3]] == ["best", "", ""]
+        assert [row[-1] for row in table.rows[first : first + 3]] == [
+            "best, the lowest tried", "", "",
+        ]  # fmt: skip
         assert table.rows[first + 2][3] == "diverged"
     swept = SWEPT["decoupled"].learning_rate
     assert report.figures["decoupled M=8 learning rate"] == pytest.approx(swept / math.sqrt(2), rel=0.01)
     assert any("tuned.py" in note for note in report.notes)
+
+
+def test_a_best_at_the_end_of_the_three_is_told_and_one_in_the_middle_is_not() -> None:
+    def train(cell: Cell) -> Row:
+        centre = transferred(cell.task, cell.size, cell.method)
+        best = centre * (math.sqrt(2) if (cell.method, cell.learners) == ("decoupled", 8) else 1)
+        return made_up(cell, 2 + abs(cell.learning_rate - best))
+
+    _, report = drive(RATES_AROUND.stages(Request()), train)
+    marks = {row[0]: row[-1] for row in report.tables[0].rows if row[-1]}
+    assert marks.pop("decoupled M=8") == "best, the highest tried"
+    assert set(marks.values()) == {"best"}
+    (note,) = [note for note in report.notes if "beyond" in note]
+    assert note.endswith("at: decoupled M=8.")
+
+
+def test_each_task_has_a_picture_of_its_own() -> None:
+    _, report = drive(RATES_AROUND.stages(Request()), made_up)
+    assert [picture.title.split(", ")[1] for picture in report.pictures] == list(TASKS)
+    names = [{series.name for series in picture.series} for picture in report.pictures]
+    assert all(name.startswith("moe") for name in names[1])
+    assert sum(map(len, names)) == len(places("tiny"))
+    assert len(drive(RATES_AROUND.stages(Request(size="small")), made_up)[1].pictures) == 1

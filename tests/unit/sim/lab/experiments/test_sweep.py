@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -94,8 +95,11 @@ def test_all_methods_are_swept_side_by_side_and_no_run_is_made_twice() -> None:
     assert {cell.method for cell in first} == {"data-parallel", *OUTER}
     asked, report = drive(SWEEP.stages(Request(size="small", seeds=3)), train)
     assert len({cell.key for cell in asked}) == len(asked)
-    assert {(cell.task, cell.size, cell.learners, cell.seed) for cell in asked} == {("text", "tiny", 4, 0)}
-    assert all("tiny" in note or "tuned.py" in note or "Runs" in note for note in report.notes)
+    assert {(cell.task, cell.size, cell.seed) for cell in asked} == {("text", "tiny", 0)}
+    assert {cell.learners for cell in asked if cell.method in OUTER} == {4}
+    assert any("tiny" in note for note in report.notes)
+    assert any("favours Data-Parallel" in note for note in report.notes)
+    assert not any("beyond" in note for note in report.notes)
 
 
 def test_equal_surfaces_cost_equal_runs_and_the_best_is_marked() -> None:
@@ -117,3 +121,29 @@ def test_a_diverged_run_stays_in_the_table() -> None:
     _, report = drive(SWEEP.stages(Request()), fragile)
     assert all("diverged" in [row[4] for row in table.rows] for table in report.tables)
     assert all(math.isfinite(y) for picture in report.pictures for one in picture.series for y in one.y)
+
+
+def test_a_best_at_the_end_of_a_grid_is_told_in_the_table_and_in_a_note() -> None:
+    def slope(cell: Cell) -> Row:
+        if cell.method == "diloco":
+            return train(cell)
+        return made_up(cell, 2 + cell.batch / 100 + cell.learning_rate - cell.mu)
+
+    _, report = drive(SWEEP.stages(Request()), slope)
+    marks = {table.title.split(":")[0]: row[-1] for table in report.tables for row in table.rows if row[-1]}
+    assert marks["diloco"] == "best"
+    assert marks["data-parallel"] == "best (learning rate and batch at the end of the grid)"
+    assert marks["decoupled"] == "best (learning rate and batch and mu at the end of the grid)"
+    assert "decoupled: the best batch, 8, is the lowest that was tried: a better one may lie beyond." in (
+        report.notes
+    )
+    assert any(note.startswith("decoupled: the best mu, 0.95, is the highest") for note in report.notes)
+    assert not any(note.startswith("diloco:") for note in report.notes)
+
+
+def test_lock_step_may_walk_to_a_batch_of_one_example() -> None:
+    asked, report = drive(SWEEP.stages(Request()), lambda cell: made_up(cell, 2 + cell.batch / 100))
+    assert report.figures["data-parallel batch"] == 1
+    assert report.figures["decoupled batch"] == 8
+    (one, *_) = [cell for cell in asked if cell.batch == 4]
+    assert one.key == replace(one, learners=4).key  # M says nothing about Data-Parallel
