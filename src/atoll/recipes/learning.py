@@ -19,9 +19,10 @@ from torch.nn.functional import cross_entropy
 from atoll.recipes import examples, order
 from atoll.recipes.recipe import Batch, Preset, Recipe, Shard
 
-__all__ = ["Score", "adamw", "batches", "build_optimizer", "loss", "schedule", "score"]
+__all__ = ["BETA2", "Score", "adamw", "batches", "build_optimizer", "loss", "schedule", "score"]
 
 WARMUP = 0.05  # share of the budget
+BETA1, BETA2 = 0.9, 0.95  # of AdamW
 FLOOR = 0.1  # factor that the schedule begins and ends with
 SCORE_BATCHES = 4  # training batches per held-out batch: without gradients there is room
 
@@ -38,7 +39,9 @@ def build_optimizer(model: nn.Module, preset: Preset) -> torch.optim.Optimizer:
     return adamw(model, preset.learning_rate, preset.weight_decay)
 
 
-def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+def adamw(
+    model: nn.Module, learning_rate: float, weight_decay: float, beta2: float = BETA2
+) -> torch.optim.AdamW:
     """AdamW; matrices decay, while embeddings, norms and biases do not."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decaying: list[nn.Parameter] = []
@@ -51,7 +54,7 @@ def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.
         {"params": decaying, "weight_decay": weight_decay},
         {"params": other, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(BETA1, beta2), fused=True)
 
 
 def schedule(progress: float) -> float:

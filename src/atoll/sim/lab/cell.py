@@ -68,6 +68,10 @@ class Ideas:
     early_interval: int = 0
     """H for the first `early_share` of the run; 0: the same H throughout."""
     early_share: float = 0.0
+    plain_last: float = 0.0
+    """Share of the run, at its end, in which merges are plain averages: the mean, eta 1, mu 0."""
+    beta2: float = 0.0
+    """AdamW's memory of squares; 0: the recipe's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,9 +129,11 @@ class Cell:
         """The same run with every setting that its method does not use at its default."""
         if self.method in ("data-parallel", "elastic"):
             fleet = self.fleet if self.method == "elastic" else Fleet()
+            ideas = Ideas(average_last=self.ideas.average_last, beta2=self.ideas.beta2)
             return Cell(
                 task=self.task, size=self.size, method=self.method, learners=1, seed=self.seed,
                 tokens=self.tokens, batch=self.batch, learning_rate=self.learning_rate, fleet=fleet,
+                ideas=ideas,
             )  # fmt: skip
         if self.method == "diloco":
             return replace(self, num_fragments=1, quorum=1)

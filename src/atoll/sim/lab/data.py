@@ -81,7 +81,7 @@ class Stream:
         self.place += count
         places = at // self.size * self.stride + self.first + at % self.size
         epochs = places // len(self.data)
-        parts = [self._of(int(epoch), places[epochs == epoch]) for epoch in epochs.unique()]
+        parts = [self._of(int(epoch), places[epochs == epoch]) for epoch in torch.unique(epochs)]
         return self.data.take(torch.cat(parts))
 
     def _of(self, epoch: int, places: Tensor) -> Tensor:

@@ -20,11 +20,11 @@ from atoll.core.records import Contributor
 from atoll.numerics import global_state
 from atoll.numerics.codec import codec_for
 from atoll.numerics.global_state import GlobalModel
-from atoll.numerics.manifest import Fragment, Manifest
+from atoll.numerics.manifest import Fragment, Manifest, Rule
 from atoll.numerics.outer import digest
 from atoll.numerics.partition import partition
 from atoll.numerics.replica import Pending, Replica
-from atoll.recipes.learning import adamw, schedule
+from atoll.recipes.learning import BETA2, adamw, schedule
 from atoll.recipes.networks import Network
 from atoll.sim.ghost import MergeResult
 from atoll.sim.lab.cell import Cell
@@ -32,7 +32,7 @@ from atoll.sim.lab.crew import Crew
 from atoll.sim.lab.data import Stream
 from atoll.sim.lab.fleets import tokens_per_example
 
-__all__ = ["WEIGHT_DECAY", "LabLearner", "LabSyncer", "Work", "manifest_of", "outer_at"]
+__all__ = ["LabLearner", "LabSyncer", "Work", "manifest_of", "optimizer_of", "outer_at"]
 
 WEIGHT_DECAY = 0.1
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -74,18 +74,30 @@ class Work:
             self.on_limit()
 
 
+def optimizer_of(cell: Cell, model: Network) -> torch.optim.AdamW:
+    """The inner optimizer, of a learner or of Data-Parallel."""
+    return adamw(model, cell.learning_rate, WEIGHT_DECAY, cell.ideas.beta2 or BETA2)
+
+
 def manifest_of(cell: Cell, model: Network, num_fragments: int) -> Manifest:
     """The cut of the model, with the merge rule of the cell."""
     found = partition(model, num_fragments, "mean" if cell.merge_rule == "mean" else "rda")
     if cell.merge_rule != "rda-everywhere":
         return found
-    tables = {storage.name for storage in found.storages if len(storage.shape) >= 2}
-    return replace(found, fragments=tuple(_with_rda(one, tables) for one in found.fragments))
+    return with_rule(found, "rda", {storage.name for storage in found.storages if len(storage.shape) >= 2})
 
 
-def _with_rda(fragment: Fragment, tables: set[str]) -> Fragment:
-    units = tuple(replace(unit, rule="rda") if unit.storage in tables else unit for unit in fragment.units)
-    return replace(fragment, units=units)
+def with_rule(manifest: Manifest, rule: Rule, storages: set[str] | None = None) -> Manifest:
+    """The same cut with another merge rule for these storages, or for all."""
+
+    def changed(fragment: Fragment) -> Fragment:
+        units = (
+            replace(unit, rule=rule) if storages is None or unit.storage in storages else unit
+            for unit in fragment.units
+        )
+        return replace(fragment, units=tuple(units))
+
+    return replace(manifest, fragments=tuple(map(changed, manifest.fragments)))
 
 
 class LabLearner:
@@ -97,7 +109,7 @@ class LabLearner:
         self.cell, self.crew, self.slot, self.stream, self.work = cell, crew, slot, stream, work
         self.manifest = manifest
         self.model = crew.models[slot]
-        self.optimizer = adamw(self.model, cell.learning_rate, WEIGHT_DECAY)
+        self.optimizer = optimizer_of(cell, self.model)
         adopt: Any = cell.adopt
         self.replica = Replica(
             self.model,
@@ -240,6 +252,8 @@ class LabSyncer:
     def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
         """Merge and take the outer step on a copy, at the outer settings of this moment."""
         self.model.eta, self.model.mu = outer_at(self.cell, self.work.progress)
+        if self.model.manifest is self.manifest and is_plain_at(self.cell, self.work.progress):
+            self.model.manifest = with_rule(self.manifest, "mean")
         result = self.aside[p] = self.model.merge(p, parts, [body for body, _ in bodies])
         if self.cell.ideas.mean_moments:
             total = sum(part.weight for part in parts)
@@ -281,9 +295,16 @@ class LabSyncer:
         return (total / count).float()
 
 
+def is_plain_at(cell: Cell, progress: float) -> bool:
+    """Whether merges are plain averages at this moment of the run."""
+    return cell.ideas.plain_last > 0 and progress >= 1 - cell.ideas.plain_last
+
+
 def outer_at(cell: Cell, progress: float) -> tuple[float, float]:
     """eta and mu at a moment of the run, as the ideas of the cell move them."""
     ideas, mu = cell.ideas, cell.mu
+    if is_plain_at(cell, progress):
+        return 1.0, 0.0
     if ideas.momentum_warmup:
         mu *= min(1.0, progress / ideas.momentum_warmup)
     if ideas.momentum_cooldown:

@@ -13,16 +13,17 @@ from itertools import repeat
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from atoll.numerics.local import LocalModel
 from atoll.numerics.outer import digest
 from atoll.recipes import networks
-from atoll.recipes.learning import adamw, schedule
+from atoll.recipes.learning import schedule
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.crew import Crew, score
 from atoll.sim.lab.data import Examples, data_of
 from atoll.sim.lab.fleets import Schedule, elastic_steps, schedule_of, tokens_per_example
-from atoll.sim.lab.models import WEIGHT_DECAY, Work, manifest_of
+from atoll.sim.lab.models import Work, manifest_of, optimizer_of
 from atoll.sim.lab.sizes import shape_of
 from atoll.sim.lab.world import LabWorld, scenario_of
 
@@ -30,6 +31,8 @@ __all__ = ["run_cell"]
 
 CURVE_POINTS = 8
 CURVE_EXAMPLES = 128
+AVERAGE_STEPS = 24
+"""As often as a fragment is merged at the usual H."""
 
 OnProgress = Callable[[float], None]
 
@@ -100,7 +103,8 @@ class _Bench:
         (stream,), self.heldout = data_of(cell)
         self.crew = Crew(lambda: _initial(cell), 1)
         model = self.final = self.crew.models[0]
-        optimizer = adamw(model, cell.learning_rate, WEIGHT_DECAY)
+        optimizer = optimizer_of(cell, model)
+        mean = _Mean(cell)
         each, virtual_s, longest_s = tokens_per_example(cell), 0.0, 0.0
         steps = elastic_steps(cell) if cell.method == "elastic" else repeat((cell.fleet.step_s, 1.0))
         for step_s, share in steps:
@@ -112,8 +116,10 @@ class _Bench:
             optimizer.step()
             virtual_s, longest_s = virtual_s + step_s, max(longest_s, step_s)
             work.add(count * each)
+            mean.take(model, work)
             if work.is_done:
                 break
+        mean.give(model)
         full = cell.batch * each / cell.fleet.step_s * virtual_s
         return {
             **_lock_step_figures(),
@@ -159,6 +165,30 @@ class _Bench:
         world.run()
         assert world.is_done(), "the schedule ended before the work was done"
         show()
+
+
+@dataclass(slots=True)
+class _Mean:
+    """The mean of Data-Parallel's values over the last share of a run, one of every `AVERAGE_STEPS` steps."""
+
+    cell: Cell
+    count: int = 0
+    sums: list[Tensor] = field(default_factory=list)
+
+    def take(self, model: networks.Network, work: Work) -> None:
+        """After a step."""
+        share = self.cell.ideas.average_last
+        if not share or work.progress < 1 - share or work.steps % AVERAGE_STEPS:
+            return
+        values = [parameter.detach().double() for parameter in model.parameters()]
+        self.sums = [old + new for old, new in zip(self.sums, values, strict=True)] if self.sums else values
+        self.count += 1
+
+    def give(self, model: networks.Network) -> None:
+        """At the end: the mean, if there is one, becomes the model."""
+        with torch.no_grad():
+            for parameter, total in zip(model.parameters(), self.sums, strict=False):
+                parameter.copy_(total / self.count)
 
 
 def _phases(cell: Cell) -> list[tuple[Cell, float]]:

@@ -139,6 +139,16 @@ def test_the_mean_of_the_last_versions_is_what_the_run_ends_with():
     assert torch.equal(syncer.values(1), syncer.model.states[1].served)
 
 
+def test_at_its_end_a_run_may_merge_by_plain_averages():
+    crewed, syncer, work = learners(replace(CELL, eta=0.4, mu=0.9, ideas=Ideas(plain_last=0.5)))
+    for learner in crewed:
+        train(learner, 2)
+    expected = torch.stack([learner.replica.gather(0) for learner in crewed]).mean(dim=0)
+    work.done = int(0.6 * work.tokens)
+    merged(0, crewed, syncer)
+    torch.testing.assert_close(syncer.values(0), expected)
+
+
 def test_momentum_goes_on_from_an_earlier_phase():
     _, syncer, work = learners()
     momentum = [torch.full_like(state.momentum, float(p)) for p, state in enumerate(syncer.model.states)]
@@ -157,6 +167,8 @@ def test_momentum_goes_on_from_an_earlier_phase():
         (Ideas(momentum_cooldown=0.2), 0.9, (0.4, 0.45)),
         (Ideas(momentum_cooldown=0.2), 1.01, (0.4, 0.0)),
         (Ideas(eta_end=1.0), 0.5, (0.7, 0.9)),
+        (Ideas(plain_last=0.1), 0.89, (0.4, 0.9)),
+        (Ideas(plain_last=0.1), 0.9, (1.0, 0.0)),
     ],
 )
 def test_ideas_move_the_outer_settings(ideas: Ideas, at: float, expected: tuple[float, float]):

@@ -99,3 +99,12 @@ def test_elastic_data_parallel_takes_longer_for_the_same_tokens():
     assert found.goodput == pytest.approx(found.model_goodput, abs=0.05)
     assert found.goodput < 0.8
     assert found.longest_stop_s > 5.0
+
+
+def test_data_parallel_takes_the_ideas_that_suit_it_and_no_others():
+    plain = replace(CELL, method="data-parallel")
+    for ideas in (Ideas(average_last=0.5), Ideas(beta2=0.99)):
+        found = row(replace(plain, ideas=ideas))
+        assert found.digest != row(plain).digest
+        assert found.heldout_loss < 4.5
+    assert replace(plain, ideas=Ideas(plain_last=0.5)).key == plain.key

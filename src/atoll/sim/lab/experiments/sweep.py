@@ -183,7 +183,10 @@ def _at_ends(method: Method, walk: _Walk) -> dict[str, str]:
         if one == replace(START[method], learning_rate=one.learning_rate, batch=best.batch)
     ]
     batches = BATCHES if _has_outer(method) else LOCK_STEP_BATCHES
-    tried = {"learning rate": (best.learning_rate, rates), "batch": (best.batch, batches)}
+    tried: dict[str, tuple[float, Sequence[float]]] = {
+        "learning rate": (best.learning_rate, rates),
+        "batch": (best.batch, batches),
+    }
     if _has_outer(method):
         tried |= {"eta": (best.eta, ETAS), "mu": (best.mu, MUS)}
     found = {}

@@ -13,7 +13,7 @@ from atoll.sim.lab.tuned import cell_for
 from tests.unit.sim.lab.made_up import drive, made_up
 
 PLAIN = plain_cell(4, 1)
-BITS_OF = {"bf16": 16, "int4": 4.125}
+BITS_OF = {"bf16": 16, "int4": 4.125, "int2": 2.125}
 
 Cost = Callable[[Cell], float]
 
@@ -36,7 +36,8 @@ def train(cell: Cell, cost: Cost) -> Row:
     """Data-Parallel at 2, the plain default 5 % above, everything else by `cost` percent off the default."""
     base = 2 + 0.02 * cell.seed
     if cell.method == "data-parallel":
-        return made_up(cell, base, bytes_up=0, bytes_down=0)
+        gain = 0.01 if cell.ideas.beta2 else 0.0
+        return made_up(cell, base - gain, bytes_up=0, bytes_down=0)
     plain = plain_cell(cell.learners, cell.seed)
     is_plain = cell == plain
     change = 0.0 if is_plain else cost(cell) + 0.01 * (cell.seed % 3)
@@ -61,7 +62,7 @@ def good_ideas(cell: Cell) -> float:
 @pytest.mark.parametrize("one", IDEAS, ids=lambda one: one.name)
 def test_each_idea_sends_the_bytes_of_the_default(one: Idea) -> None:
     cell = cell_with(PLAIN, (one,))
-    assert planned_bytes(cell) == pytest.approx(planned_bytes(PLAIN), rel=0.04)
+    assert planned_bytes(cell) == pytest.approx(planned_bytes(PLAIN), rel=0.07)
     assert cell.tokens == PLAIN.tokens
     assert cell != PLAIN
 
@@ -70,7 +71,7 @@ def test_combined_ideas_keep_to_the_same_bytes_and_to_legal_cuts() -> None:
     mixes: list[Mix] = [(one, other) for one in IDEAS for other in IDEAS if one.kind < other.kind]
     for mix in mixes:
         cell = cell_with(PLAIN, mix)
-        assert planned_bytes(cell) == pytest.approx(planned_bytes(PLAIN), rel=0.1)
+        assert 0.75 < planned_bytes(cell) / planned_bytes(PLAIN) < 1.1  # a small H is a whole number
         assert cell.num_fragments <= min(
             cell.interval_steps, cell.ideas.early_interval or cell.interval_steps
         )
@@ -100,7 +101,8 @@ def test_often_early_is_a_third_of_the_interval_and_later_three_times() -> None:
 
 def test_all_ideas_are_screened_at_two_seeds_at_both_counts_then_the_best_have_all() -> None:
     asked, _ = report_of(good_ideas)
-    num_screened = 2 * (1 + 2 * (1 + len(IDEAS)))
+    num_suited = sum(one.suits_lock_step for one in IDEAS)
+    num_screened = 2 * (1 + num_suited + 2 * (1 + len(IDEAS)))
     screened, final = asked[:num_screened], asked[num_screened:]
     assert {cell.seed for cell in screened} == {1, 2}
     assert len({cell.key for cell in screened}) == num_screened
@@ -114,7 +116,9 @@ def test_ideas_with_a_clear_gain_at_both_counts_are_combined_one_of_each_kind() 
     _, report = report_of(good_ideas)
     names = [row[0] for row in report.tables[0].rows]
     together = "rebase + int4 at a quarter of H, eta and mu by H"
-    assert names[:3] == ["Data-Parallel", "plain default", together]
+    assert names[: names.index(together)] == [
+        "Data-Parallel", "Data-Parallel, mean of the last 10 %", "Data-Parallel, beta2 0.99", "plain default",
+    ]  # fmt: skip
     assert sum(" + " in name for name in names) == 1
     assert report.pictures[0].names[0] == together
 
@@ -122,7 +126,8 @@ def test_ideas_with_a_clear_gain_at_both_counts_are_combined_one_of_each_kind() 
 def test_nothing_is_combined_when_nothing_helps_and_the_losers_are_all_there() -> None:
     _, report = report_of(lambda cell: 1.0)
     for table in report.tables:
-        assert {row[0] for row in table.rows[2:]} == {one.name for one in IDEAS}
+        names = {row[0] for row in table.rows if not row[0].startswith("Data-Parallel")}
+        assert names == {"plain default", *(one.name for one in IDEAS)}
         assert {row[2] for row in table.rows} == {"2", "5"}
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
     assert len(report.pictures[0].names) == len(IDEAS)
@@ -136,6 +141,14 @@ def test_the_gap_counts_as_halved_only_where_half_of_it_is_closed() -> None:
     assert report.figures["gap_closed_m4_percent"] == pytest.approx(70, abs=1)
     _, report = report_of(lambda cell: -1.0 * (cell.learners == 4 and cell.adopt == "rebase"))
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
+
+
+def test_what_data_parallel_gains_by_an_idea_stands_beside_what_learners_gain() -> None:
+    _, report = report_of(good_ideas)
+    by_name = {row[0]: row for row in report.tables[0].rows}
+    assert by_name["Data-Parallel, mean of the last 10 %"][2:6][::3] == ("2", "+100 % (+100..+100)")
+    share = by_name["Data-Parallel, beta2 0.99"][5]
+    assert 105 < float(share.split()[0]) < 115  # 0.01 beyond a gap of 5 % of 2
 
 
 def test_one_seed_resolves_nothing() -> None:
