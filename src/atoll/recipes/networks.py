@@ -5,12 +5,15 @@ written once for a stack: every value carries a leading dimension S, the learner
 by `bmm`. `Network` is the ordinary `nn.Module` of one learner and runs the same code with S = 1;
 `forward_stack` takes the values of S such networks. Both give the same numbers up to rounding.
 
-    text    bytes in, bytes out: embedding tied to the output, learned places, blocks of attention and MLP
+    text    bytes in, bytes out: embedding tied to the output, learned places, the three bytes before each by
+            learned weights, blocks of attention and MLP
     moe     the same with the MLP replaced by experts, of which every byte takes two
     vision  8 x 8 pictures in patches of 2 x 2, the same blocks, the mean of all places, ten digits
 
 Norms come before each part, the activation is the ReLU, and there are no biases. Of what would do, each part
-is what costs a small CPU least: the fused layer norm, few heads.
+is what costs a small CPU least: the fused layer norm, few heads. The bytes before its own are given to each
+place because a small transformer learns to look back in one sudden step, at a moment that is luck: two runs
+of equal settings ended up to 3.6 % apart without them, and 0.1 % with them (tiny, M = 4, one pair each).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, layer_norm, linear, relu, scaled_dot_product_attention
+from torch.nn.functional import embedding, layer_norm, linear, pad, relu, scaled_dot_product_attention
 
 __all__ = ["Kind", "Network", "Output", "build", "forward_stack"]
 
@@ -32,6 +35,8 @@ SIDE, PATCH = 8, 2
 NUM_PATCHES = (SIDE // PATCH) ** 2
 MAX_WINDOW = 64
 """Places of a text."""
+BEFORE = 3
+"""Bytes before its own that a place of a text sees from the start, each with a learned weight."""
 EXPERTS_USED = 2
 HIDDEN = 4
 """Width of the MLP, in widths of the network."""
@@ -88,6 +93,7 @@ class Network(nn.Module):
             self.head = nn.Linear(shape.width, NUM_DIGITS, bias=False)
         else:
             self.embedding = nn.Embedding(NUM_BYTES, shape.width)
+            self.before = nn.Parameter(torch.full((BEFORE * shape.width,), 0.5))
             self.places = nn.Embedding(MAX_WINDOW, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = _norm_of(shape.width)
@@ -132,7 +138,8 @@ def forward_stack(shape: Shape, values: Mapping[str, Tensor], inputs: Tensor) ->
         num_stacked, _, num_places = inputs.shape
         table = values["embedding.weight"]
         rows = inputs + NUM_BYTES * torch.arange(num_stacked).view(-1, 1, 1)
-        x = embedding(rows, table.reshape(-1, shape.width)).flatten(1, 2)
+        x = embedding(rows, table.reshape(-1, shape.width))
+        x = _with_before(x, values["before"]).flatten(1, 2)
     x = _by_place(x, values["places.weight"], num_places)
     for layer in range(shape.layers):
         prefix = f"blocks.{layer}."
@@ -181,6 +188,15 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
     return layer_norm(x, x.shape[-1:]) * weight.unsqueeze(1)
+
+
+def _with_before(x: Tensor, weights: Tensor) -> Tensor:
+    """Add the bytes before each, by learned weights [S, 3 width]: x [S, B, T, width]."""
+    num_places, padded = x.shape[2], pad(x, (0, 0, BEFORE, 0))
+    by_distance = weights.view(len(weights), BEFORE, 1, 1, -1).unbind(1)
+    for distance, weight in enumerate(by_distance, start=1):
+        x = x + padded[:, :, BEFORE - distance : BEFORE - distance + num_places] * weight
+    return x
 
 
 def _by_place(x: Tensor, places: Tensor, num_places: int) -> Tensor:

@@ -27,7 +27,7 @@ TASKS: tuple[Task, ...] = get_args(Task)
 METHODS: tuple[Method, ...] = get_args(Method)
 SIZES: tuple[Size, ...] = get_args(Size)
 
-VERSION = 2
+VERSION = 3
 """Counted up when the same settings give other bits; rows of another version are not found again."""
 
 

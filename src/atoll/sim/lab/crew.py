@@ -41,6 +41,8 @@ class Crew:
     computed: set[int] = field(default_factory=set)
     """Steps in flight whose gradients are in the model already."""
     passes: int = 0
+    parameters: list[dict[str, nn.Parameter]] = field(init=False)
+    """Of each model by name: walking the modules in every step would cost as much as a small layer."""
 
     def __post_init__(self) -> None:
         first = self.make()
@@ -49,6 +51,7 @@ class Crew:
             for name, parameter in first.named_parameters()
         }
         self.models = [self._row(slot) for slot in range(self.size)]
+        self.parameters = [dict(model.named_parameters()) for model in self.models]
 
     def _row(self, slot: int) -> Network:
         model = self.make()
@@ -95,7 +98,7 @@ class Crew:
         self.passes += 1
         self.computed.update(one for one in together if one != slot)
         for row, one in enumerate(together):
-            for name, parameter in self.models[one].named_parameters():
+            for name, parameter in self.parameters[one].items():
                 parameter.grad = found[name][row]
 
     def _backward(self, slots: list[int], inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -27,6 +27,8 @@ TRAIN_BYTES = {"0.05M": 4_000_000, "tiny": 4_000_000}
 """Of text to read; for larger models all there is."""
 ALL_BYTES = 32_000_000
 HELDOUT_BYTES = 128_000
+REACH = torch.arange(WINDOW + 1)
+"""A window and the byte after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Data:
         """The examples with these numbers."""
         if self.labels is not None:
             return Examples(self.values[indices], self.labels[indices])
-        windows = self.values[(indices * WINDOW)[:, None] + torch.arange(WINDOW + 1)].long()
+        windows = self.values[(indices * WINDOW)[:, None] + REACH].long()
         return Examples(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
 
 
@@ -77,18 +79,19 @@ class Stream:
 
     def take(self, count: int) -> Examples:
         """The next examples."""
-        at = torch.arange(self.place, self.place + count)
+        numbers = range(self.place, self.place + count)
         self.place += count
-        places = at // self.size * self.stride + self.first + at % self.size
-        epochs = places // len(self.data)
-        parts = [self._of(int(epoch), places[epochs == epoch]) for epoch in torch.unique(epochs)]
-        return self.data.take(torch.cat(parts))
+        places = [at // self.size * self.stride + self.first + at % self.size for at in numbers]
+        whole = len(self.data)
+        epochs = range(places[0] // whole, places[-1] // whole + 1)
+        parts = [self._of(epoch, [at % whole for at in places if at // whole == epoch]) for epoch in epochs]
+        return self.data.take(torch.cat(parts) if len(parts) > 1 else parts[0])
 
-    def _of(self, epoch: int, places: Tensor) -> Tensor:
-        """The examples at these places, all of one epoch."""
+    def _of(self, epoch: int, places: list[int]) -> Tensor:
+        """The examples at these places of one epoch."""
         if epoch != self.epoch:
             self.epoch, self.perm = epoch, order.permutation(len(self.data), self.seed, self.part, epoch)
-        return self.perm[places % len(self.data)]
+        return self.perm[places]
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,6 @@ class LabLearner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         self.work.add(tokens)
 
     def seed(self) -> list[tuple[str, Any]]:

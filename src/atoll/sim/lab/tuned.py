@@ -6,6 +6,7 @@ learning rates around the transferred best were tried (`atoll lab run rates`). d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +42,8 @@ TUNING_SEED = 0
 """Settings are chosen at a seed that no comparison uses."""
 NUM_FRAGMENTS = 12
 """P of all models: they are small, and twelve rounds per cycle cost half of the paper's 24."""
-SIZE_EXPONENT = -0.25
+RATE_EXPONENT, BATCH_EXPONENT = -0.125, 0.3271
+"""Of compute: best rate and best batch of language models by DeepSeek LLM (arXiv 2401.02954)."""
 
 
 def fragments_of(interval_steps: int) -> int:
@@ -49,23 +51,28 @@ def fragments_of(interval_steps: int) -> int:
     return min(interval_steps, NUM_FRAGMENTS)
 
 
-def transferred(task: Task, size: Size, method: Method) -> float:
-    """The swept learning rate, moved to another size with tokens to the power -1/4, to three digits.
+def transferred(task: Task, size: Size, method: Method, learners: int) -> Tuned:
+    """The swept settings, moved to another size and M.
 
-    That is compute to the -1/8, the rule of DeepSeek LLM (arXiv 2401.02954) for language models.
+    Rate and batch follow compute, which grows as the square of the tokens, for tokens are in proportion to
+    parameters. The batch is a power of two, and at least one example for each learner; where that makes it
+    larger, the rate grows by the root. Rates have three digits.
     """
-    ratio = tokens_of(task, size) / tokens_of(task, "tiny")
-    return float(f"{SWEPT[method].learning_rate * ratio**SIZE_EXPONENT:.3g}")
+    found = SWEPT[method]
+    compute = (tokens_of(task, size) / tokens_of(task, "tiny")) ** 2
+    wanted = 2 ** round(math.log2(found.batch * compute**BATCH_EXPONENT))
+    batch = -(-wanted // learners) * learners
+    rate = found.learning_rate * compute**RATE_EXPONENT * math.sqrt(batch / wanted)
+    return replace(found, learning_rate=float(f"{rate:.3g}"), batch=batch)
 
 
 def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     """The settings for one method at one place of the table."""
     base: Method = "data-parallel" if method == "elastic" else method
-    found = SWEPT[base]
     num_learners = 1 if base == "data-parallel" else learners
-    rate = RATES.get((task, size, base, num_learners), transferred(task, size, base))
-    batch = -(-found.batch // num_learners) * num_learners
-    return replace(found, learning_rate=rate, batch=batch)
+    found = transferred(task, size, base, num_learners)
+    rate = RATES.get((task, size, base, num_learners), found.learning_rate)
+    return replace(found, learning_rate=rate)
 
 
 def cell_for(

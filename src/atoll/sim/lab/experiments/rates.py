@@ -68,7 +68,8 @@ RATES_AROUND = Rates()
 
 
 def _cell(place: Place, size: Size, factor: float) -> Cell:
-    rate = float(f"{factor * transferred(place.task, size, place.method):.3g}")
+    found = transferred(place.task, size, place.method, place.learners)
+    rate = float(f"{factor * found.learning_rate:.3g}")
     return place.cell(size, TUNING_SEED, learning_rate=rate)
 
 

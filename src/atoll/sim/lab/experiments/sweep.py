@@ -33,9 +33,9 @@ START: Mapping[Method, Tuned] = MappingProxyType({
     "decoupled": Tuned(4e-3, 8, 0.4, 0.9),
 })  # fmt: skip
 """One learning rate and batch for all; the outer settings are those of the lineage."""
-BATCHES = (8, 16, 32, 64)
-"""From one example for each of eight learners: what is tuned at M = 4 is used at M = 8 too."""
-LOCK_STEP_BATCHES = (1, 2, 4, *BATCHES)
+BATCHES = (4, 8, 16, 32, 64)
+"""From one example for each learner; where there are more learners, the batch is larger (`transferred`)."""
+LOCK_STEP_BATCHES = (1, 2, *BATCHES)
 """Data-Parallel is not bound by the number of learners, and gets its own best batch."""
 ETAS = (0.2, 0.4, 0.7, 1.0)
 MUS = (0.0, 0.5, 0.8, 0.9, 0.95)
@@ -161,8 +161,8 @@ def _report(walks: Mapping[Method, _Walk]) -> Report:
             f"Always at text, tiny, M=4 and seed {TUNING_SEED}, which no comparison uses, whatever size and "
             "seeds were asked for.",
             "The best settings are copied into atoll/sim/lab/tuned.py (SWEPT) by hand.",
-            f"The batch of methods with learners begins at {BATCHES[0]} (one example for each of eight "
-            f"learners), that of Data-Parallel at {LOCK_STEP_BATCHES[0]}: this favours Data-Parallel.",
+            f"The batch of methods with learners begins at {BATCHES[0]} (one example for each learner), "
+            f"that of Data-Parallel at {LOCK_STEP_BATCHES[0]}: this favours Data-Parallel.",
             *(note for method, walk in walks.items() for note in _at_ends(method, walk).values()),
         ),
         figures=figures,

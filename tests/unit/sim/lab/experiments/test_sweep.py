@@ -134,7 +134,7 @@ def test_a_best_at_the_end_of_a_grid_is_told_in_the_table_and_in_a_note() -> Non
     assert marks["diloco"] == "best"
     assert marks["data-parallel"] == "best (learning rate and batch at the end of the grid)"
     assert marks["decoupled"] == "best (learning rate and batch and mu at the end of the grid)"
-    assert "decoupled: the best batch, 8, is the lowest that was tried: a better one may lie beyond." in (
+    assert "decoupled: the best batch, 4, is the lowest that was tried: a better one may lie beyond." in (
         report.notes
     )
     assert any(note.startswith("decoupled: the best mu, 0.95, is the highest") for note in report.notes)
@@ -144,6 +144,6 @@ def test_a_best_at_the_end_of_a_grid_is_told_in_the_table_and_in_a_note() -> Non
 def test_lock_step_may_walk_to_a_batch_of_one_example() -> None:
     asked, report = drive(SWEEP.stages(Request()), lambda cell: made_up(cell, 2 + cell.batch / 100))
     assert report.figures["data-parallel batch"] == 1
-    assert report.figures["decoupled batch"] == 8
+    assert report.figures["decoupled batch"] == 4
     (one, *_) = [cell for cell in asked if cell.batch == 4]
     assert one.key == replace(one, learners=4).key  # M says nothing about Data-Parallel
