@@ -12,12 +12,13 @@ wrong with its values, what would follow, and what to do now. The machines do no
 `RunConfig.params` hands them the plain numbers of `atoll.core.params`. Symbols of the paper
 (arXiv:2604.21428v1) stand first in the field's description.
 
-`rules` holds one value against its limits, `sync` and `sections` are the settings themselves,
+`rules` holds one value against its limits, `sync`, `outer` and `sections` are the settings themselves,
 `toml` reads and writes them, `run` puts them together.
 """
 
 from __future__ import annotations
 
+from atoll.config.outer import OuterConfig, default_outer
 from atoll.config.run import RunConfig
 from atoll.config.sections import (
     CODECS,
@@ -30,7 +31,6 @@ from atoll.config.sections import (
     GuardConfig,
     HealConfig,
     NetworkConfig,
-    OuterConfig,
     SecurityConfig,
     TapeConfig,
 )
@@ -53,4 +53,5 @@ __all__ = [
     "SecurityConfig",
     "SyncConfig",
     "TapeConfig",
+    "default_outer",
 ]

@@ -69,13 +69,16 @@ def number(
     below: float = math.inf,
     at_most: float = math.inf,
     or_zero: bool = False,
+    or_open: bool = False,
 ) -> Rule:
-    """A finite number within its limits; `or_zero` also lets it be turned off."""
+    """A finite number within its limits; `or_zero` also lets it be turned off, `or_open` stay unset."""
     limits = {"at least": at_least, "above": above, "below": below, "at most": at_most}
     wanted = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
     wanted = f"0 or {wanted}" if or_zero else wanted
 
-    def rule(name: str, value: object, default: object) -> float:
+    def rule(name: str, value: object, default: object) -> float | None:
+        if or_open and value is None:
+            return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise _wrong_type(name, value, "a number", default)
         if not abs(value) <= sys.float_info.max:  # NaN, an infinity, or an int that no float holds

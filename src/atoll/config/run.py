@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from atoll.config import toml
+from atoll.config.outer import OuterConfig
 from atoll.config.rules import count, show
 from atoll.config.sections import (
     SECTIONS,
@@ -18,7 +19,6 @@ from atoll.config.sections import (
     GuardConfig,
     HealConfig,
     NetworkConfig,
-    OuterConfig,
     SecurityConfig,
     TapeConfig,
 )
@@ -39,7 +39,7 @@ class RunConfig:
     sync: SyncConfig = field(default_factory=SyncConfig)
     """When fragments travel, who must be there, and how long the syncer waits."""
     outer: OuterConfig = field(default_factory=OuterConfig)
-    """The outer optimizer."""
+    """The outer optimizer; what is not set follows from `sync.interval_steps`."""
     codec: CodecConfig = field(default_factory=CodecConfig)
     """How fragments are written as bytes."""
     budget: BudgetConfig = field(default_factory=BudgetConfig)
@@ -69,6 +69,7 @@ class RunConfig:
                     f"Write [{name}] and the settings below it in TOML, "
                     f"or pass {name}=atoll.config.{section.__name__}(...) in Python.",
                 )
+        object.__setattr__(self, "outer", self.outer.at(self.sync.interval_steps))
         _refuse_a_closed_door(self.sync, self.network.max_learners)
         _refuse_shared_shards(self.sync.num_learners, self.data.num_shards)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from atoll.config.outer import OuterConfig
 from atoll.config.rules import SHORTEST_S, Rule, check, flag, number, one_of, whole
 from atoll.config.sync import SyncConfig
 from atoll.core import params
@@ -27,7 +28,6 @@ __all__ = [
     "Keep",
     "Moments",
     "NetworkConfig",
-    "OuterConfig",
     "SecurityConfig",
     "TapeConfig",
 ]
@@ -41,19 +41,6 @@ KEEP_MODES: tuple[Keep, ...] = get_args(Keep)
 MOMENTS: tuple[Moments, ...] = get_args(Moments)
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OuterConfig:
-    """The outer optimizer: SGD with Nesterov momentum on merged deltas, in f32."""
-
-    learning_rate: float = 0.4
-    """eta: factor on the merged delta. Provisional until the lab has compared settings."""
-    momentum: float = 0.9
-    """mu: Nesterov momentum, at least 0 and below 1. Provisional like eta."""
-
-    def __post_init__(self) -> None:
-        check("outer", self, _OUTER_RULES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,10 +190,6 @@ class DataConfig:
         check("data", self, _DATA_RULES)
 
 
-_OUTER_RULES: Mapping[str, Rule] = {
-    "learning_rate": number("The merged model would stand still, climb, or become NaN.", above=0),
-    "momentum": number("Old deltas would never fade and the model would diverge.", at_least=0, below=1),
-}
 _CODEC_RULES: Mapping[str, Rule] = {
     "up": one_of(CODECS, "No learner could encode an offer."),
     "down": one_of(CODECS, "No learner could decode a publish."),

@@ -171,8 +171,7 @@ class Past:
 
     def fold(self, state: OuterState, delta: Tensor) -> None:
         """Take one outer step, in place."""
-        outer = self.config.outer
-        fold(state, delta, outer.learning_rate, outer.momentum, codec_for(self.config.codec.down))
+        fold(state, delta, *self.config.outer.eta_mu, codec_for(self.config.codec.down))
 
     def advance(self, state: OuterState, record: RoundRecord, delta: Tensor) -> None:
         """Go on to the version of a record; raises `Broken` if the step does not lead there."""

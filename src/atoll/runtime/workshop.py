@@ -37,10 +37,8 @@ log = logging.getLogger("atoll")
 
 def global_model(manifest: Manifest, config: RunConfig) -> GlobalModel:
     """The arithmetic of a run with this model and these settings."""
-    codec, outer = config.codec, config.outer
-    return GlobalModel(
-        manifest, codec_for(codec.up), codec_for(codec.down), outer.learning_rate, outer.momentum
-    )
+    codec = config.codec
+    return GlobalModel(manifest, codec_for(codec.up), codec_for(codec.down), *config.outer.eta_mu)
 
 
 @dataclass(eq=False)

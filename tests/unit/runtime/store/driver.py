@@ -117,8 +117,8 @@ class Driver:
         self.num_rounds += 1
         number = self.num_rounds
         delta = torch.randn(SIZES[p], generator=self.noise)
-        state, outer = copy(self.states[p]), self.config.outer
-        fold(state, delta, outer.learning_rate, outer.momentum, codec_for(self.config.codec.down))
+        state = copy(self.states[p])
+        fold(state, delta, *self.config.outer.eta_mu, codec_for(self.config.codec.down))
         self.past[p, digest(state.served)] = copy(state)
         part = Contributor("a", 1, 100 * number, 100 * number + 60, 3, self.versions[p], 1200.0)
         version, served = self.versions[p] + 1, digest(state.served)

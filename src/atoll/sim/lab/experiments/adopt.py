@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from atoll.config import default_outer
 from atoll.sim.lab.cell import Row, Size
 from atoll.sim.lab.experiments.common import Arm, ask, mean_of
 from atoll.sim.lab.experiments.losses import bars, mean_loss, shown_loss
-from atoll.sim.lab.experiments.outer import default_outer
 from atoll.sim.lab.paired import claim_below, interval, paired, percent
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
 from atoll.sim.lab.tuned import cell_for

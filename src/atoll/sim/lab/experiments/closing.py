@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from atoll.config import default_outer
 from atoll.sim.lab.cell import Cell, Ideas, Row, Size
 from atoll.sim.lab.experiments.common import Arm, ask, mean_of, megabytes
 from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
-from atoll.sim.lab.experiments.outer import default_outer
 from atoll.sim.lab.paired import Difference, claim_at_least, interval, interval_of, paired, percent, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
 from atoll.sim.lab.tuned import cell_for, fragments_of

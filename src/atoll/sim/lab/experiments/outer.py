@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from atoll.config import default_outer
 from atoll.sim.lab.cell import Row, Size
 from atoll.sim.lab.experiments.common import Arm, ask
 from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
@@ -24,28 +25,16 @@ from atoll.sim.lab.paired import Difference, claim_below, interval, paired, spre
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
 from atoll.sim.lab.tuned import cell_for
 
-__all__ = ["DEFAULTS", "INTERVALS", "OUTER", "Outer", "Setting", "default_outer", "grid"]
+__all__ = ["INTERVALS", "OUTER", "Outer", "Setting", "grid"]
 
 LEARNERS = 4
 INTERVALS = (4, 24, 96)
 BEST = 3
 """How many of each H are given all seeds."""
 
-DEFAULTS: tuple[tuple[int, float, float], ...] = ((8, 0.4, 0.5), (48, 0.4, 0.9))
-"""(largest H, eta, mu), rising; what lies above the last takes `RARE`."""
-RARE = (0.7, 0.9)
-
 TRIED: tuple[tuple[float, float], ...] = (
     (0.4, 0.0), (0.7, 0.0), (1.0, 0.0), (0.4, 0.5), (0.7, 0.5), (0.2, 0.9), (0.4, 0.9), (0.7, 0.9),
 )  # fmt: skip
-
-
-def default_outer(interval_steps: int) -> tuple[float, float]:
-    """Our eta and mu for fragments that travel every H steps."""
-    for largest, eta, mu in DEFAULTS:
-        if interval_steps <= largest:
-            return eta, mu
-    return RARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.config import default_outer
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.adopt import ADOPT, MODES
-from atoll.sim.lab.experiments.outer import default_outer
 from atoll.sim.lab.report import Report, Request
 from tests.unit.sim.lab.made_up import drive, made_up
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from atoll.config import default_outer
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.closing import CLOSING, IDEAS, Idea, Mix, cell_with, plain_cell, share_closed
-from atoll.sim.lab.experiments.outer import default_outer
 from atoll.sim.lab.report import Report, Request
 from atoll.sim.lab.tuned import cell_for
 from tests.unit.sim.lab.made_up import drive, made_up

@@ -6,13 +6,10 @@ import pytest
 
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.outer import (
-    DEFAULTS,
     INTERVALS,
     OUTER,
-    RARE,
     Setting,
     default_at,
-    default_outer,
     grid,
     plain_at,
 )
@@ -47,14 +44,6 @@ def test_the_default_is_one_of_those_tried_at_every_interval() -> None:
         assert sum(setting.is_default for setting in grid(steps)) == 1
         assert sum(setting.is_plain for setting in grid(steps)) == 1
         assert default_at(steps).merge_rule == "rda"
-
-
-def test_a_default_holds_up_to_its_largest_interval_and_the_next_one_from_there() -> None:
-    largest = [steps for steps, _, _ in DEFAULTS]
-    assert largest == sorted(largest)
-    for (steps, eta, mu), (_, next_eta, next_mu) in zip(DEFAULTS, [*DEFAULTS[1:], (0, *RARE)], strict=True):
-        assert default_outer(steps) == (eta, mu)
-        assert default_outer(steps + 1) == (next_eta, next_mu)
 
 
 def test_the_grid_has_one_seed_and_the_best_three_the_default_and_plain_averaging_have_all() -> None:

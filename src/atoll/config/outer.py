@@ -1,0 +1,67 @@
+"""`[outer]`: the outer optimizer, and which rate and momentum suit which H.
+
+Momentum mu makes a fragment move eta / (1 - mu) times its merged delta in the long run. When fragments travel
+rarely a delta is long, well averaged, and worth such an extrapolation; when they travel every few steps it is
+mostly the noise of those steps, and a large momentum throws the model about. So what is not set follows from
+`sync.interval_steps`. The figures come from `atoll lab run outer`; docs/results.md shows the evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from atoll.config.rules import Rule, check, number
+
+__all__ = ["OUTER_BY_INTERVAL", "OuterConfig", "default_outer"]
+
+OUTER_BY_INTERVAL: tuple[tuple[int, float, float], ...] = ((8, 0.4, 0.5), (48, 0.4, 0.9))
+"""(largest H, eta, mu), rising; a larger H takes `OUTER_RARE`."""
+OUTER_RARE = (0.7, 0.9)
+
+
+def default_outer(interval_steps: int) -> tuple[float, float]:
+    """eta and mu for fragments that travel every H steps, unless a config says otherwise."""
+    for largest, eta, mu in OUTER_BY_INTERVAL:
+        if interval_steps <= largest:
+            return eta, mu
+    return OUTER_RARE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OuterConfig:
+    """The outer optimizer: SGD with Nesterov momentum on merged deltas, in f32."""
+
+    learning_rate: float | None = None
+    """eta: factor on the merged delta. Not set: what suits `sync.interval_steps`."""
+    momentum: float | None = None
+    """mu: Nesterov momentum, at least 0 and below 1. Not set: what suits `sync.interval_steps`."""
+
+    def __post_init__(self) -> None:
+        check("outer", self, _RULES)
+
+    def at(self, interval_steps: int) -> OuterConfig:
+        """With what is not set filled in for this H."""
+        eta, mu = default_outer(interval_steps)
+        return replace(
+            self,
+            learning_rate=eta if self.learning_rate is None else self.learning_rate,
+            momentum=mu if self.momentum is None else self.momentum,
+        )
+
+    @property
+    def eta_mu(self) -> tuple[float, float]:
+        """Both numbers; in a `RunConfig` they are always set."""
+        assert self.learning_rate is not None, "only a RunConfig knows H"
+        assert self.momentum is not None, "only a RunConfig knows H"
+        return self.learning_rate, self.momentum
+
+
+_RULES: Mapping[str, Rule] = {
+    "learning_rate": number(
+        "The merged model would stand still, climb, or become NaN.", above=0, or_open=True
+    ),
+    "momentum": number(
+        "Old deltas would never fade and the model would diverge.", at_least=0, below=1, or_open=True
+    ),
+}
