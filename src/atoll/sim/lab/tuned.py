@@ -34,8 +34,12 @@ SWEPT: dict[Method, Tuned] = {
 }
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
 
-RATES: dict[tuple[Task, Size, Method, int], float] = {}
-"""Learning rates chosen among three, where they differ from the transferred one; M is 1 for Data-Parallel."""
+RATES: dict[tuple[Task, Method, int], float] = {}
+"""At `tiny`: the best of three where it is not the transferred rate; M is 1 for Data-Parallel. What it is by
+more or less than the transferred rate is carried to other sizes."""
+FACTORS: dict[tuple[Size, Method], float] = {}
+"""At other sizes: the best of three factors of the transferred rate, for Data-Parallel and for Decoupled at
+M = 4, which all others with learners follow."""
 
 
 TUNING_SEED = 0
@@ -71,8 +75,11 @@ def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     base: Method = "data-parallel" if method == "elastic" else method
     num_learners = 1 if base == "data-parallel" else learners
     found = transferred(task, size, base, num_learners)
-    rate = RATES.get((task, size, base, num_learners), found.learning_rate)
-    return replace(found, learning_rate=rate)
+    at_tiny = transferred(task, "tiny", base, num_learners).learning_rate
+    chosen = RATES.get((task, base, num_learners), at_tiny) / at_tiny
+    tried: Method = base if base == "data-parallel" else "decoupled"
+    rate = found.learning_rate * chosen * FACTORS.get((size, tried), 1.0)
+    return replace(found, learning_rate=float(f"{rate:.3g}"))
 
 
 def cell_for(

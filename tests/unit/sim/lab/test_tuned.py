@@ -7,14 +7,15 @@ import math
 import pytest
 
 from atoll.sim.lab import tuned
-from atoll.sim.lab.cell import SIZES
+from atoll.sim.lab.cell import SIZES, Method
 from atoll.sim.lab.tuned import Tuned, cell_for, transferred
 
 
 @pytest.fixture(autouse=True)
 def _swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tuned.SWEPT, "decoupled", Tuned(4e-3, 4, 0.4, 0.9))
-    monkeypatch.setattr(tuned, "RATES", {("text", "small", "decoupled", 8): 1e-3})
+    monkeypatch.setattr(tuned, "RATES", {("moe", "decoupled", 4): 1e-3})
+    monkeypatch.setattr(tuned, "FACTORS", {("small", "decoupled"): 0.5})
 
 
 def test_where_it_was_swept_it_is_what_was_found() -> None:
@@ -37,8 +38,20 @@ def test_with_size_the_batch_grows_by_powers_of_two_and_the_rate_falls() -> None
 
 
 def test_a_rate_chosen_among_three_takes_the_place_of_the_transferred_one() -> None:
-    assert cell_for("decoupled", 8, 1, size="small").learning_rate == 1e-3
-    assert cell_for("decoupled", 4, 1, size="small").learning_rate != 1e-3
+    assert cell_for("decoupled", 4, 1, task="moe").learning_rate == 1e-3
+    assert cell_for("decoupled", 4, 1).learning_rate == 4e-3
+    moved = transferred("moe", "small", "decoupled", 4).learning_rate
+    found = cell_for("decoupled", 4, 1, task="moe", size="small").learning_rate
+    assert found == pytest.approx(moved / 4 / 2, rel=0.01)  # a quarter at tiny, and half of it at small
+
+
+def test_at_another_size_all_with_learners_follow_the_factor_that_decoupled_found() -> None:
+    followers: tuple[Method, ...] = ("decoupled", "streaming", "diloco")
+    for method in followers:
+        moved = transferred("text", "small", method, 8).learning_rate
+        assert cell_for(method, 8, 1, size="small").learning_rate == pytest.approx(moved / 2, rel=0.01)
+    lock_step = transferred("text", "small", "data-parallel", 1).learning_rate
+    assert cell_for("data-parallel", 1, 1, size="small").learning_rate == lock_step
 
 
 def test_elastic_takes_the_settings_of_data_parallel() -> None:

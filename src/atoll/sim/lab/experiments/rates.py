@@ -2,8 +2,8 @@
 
 The sweep tunes every method at text, `tiny`, M = 4. Elsewhere (another M, size or task) each method gets the
 same three tries: the transferred rate (`tuned.transferred`) times 0.71, 1 and 1.41, at the seed for tuning.
-The asked-for size says which places are tried, so that one command stays affordable: sizes other than `tiny`
-are tried for Data-Parallel and Decoupled alone.
+The asked-for size says which places are tried, so that one command stays affordable: at sizes other than
+`tiny` Data-Parallel and Decoupled at M = 4 are, and other M and methods take the factor that Decoupled found.
 
 The centre comes from the sweep and not from earlier results of this experiment: the same command finds the
 same runs again after its results were copied into `tuned`.
@@ -36,7 +36,7 @@ TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
 def places(size: Size) -> tuple[Place, ...]:
     """Where other experiments train at this size and the sweep did not."""
     if size != "tiny":
-        return (Place("data-parallel"), *(Place("decoupled", learners) for learners in (2, 4, 8)))
+        return (Place("data-parallel"), Place("decoupled", SWEPT_LEARNERS))
     text = [Place(method, learners) for method, counts in TINY.items() for learners in counts]
     return (*text, *_of_task("moe"), *_of_task("vision"))
 
@@ -83,7 +83,7 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
     ]
     notes = [
         f"{len(FACTORS)} runs and one seed for every method at every place; always at seed 0.",
-        "The best rates are copied into atoll/sim/lab/tuned.py (RATES) by hand.",
+        "The best rates are copied into atoll/sim/lab/tuned.py (RATES, FACTORS) by hand.",
     ]
     if at_end := [place.name for place, mark in marks.items() if mark != BEST]:
         notes.append(
@@ -92,8 +92,8 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
         )
     if size != "tiny":
         notes.append(
-            "At this size only Data-Parallel and Decoupled are tried: "
-            "DiLoCo and Streaming take Decoupled's factor to their own swept rate."
+            "At this size only Data-Parallel and Decoupled at M = 4 are tried: other M and methods take the "
+            "factor that Decoupled found."
         )
     tasks = dict.fromkeys(place.task for place in found)
     return Report(
