@@ -127,9 +127,9 @@ def _lean(network: Literal["text", "moe"], size: Literal["tiny", "small"]) -> Pr
     is_tiny = size == "tiny"
     return Preset(
         about=f"a lean decoder of {shape['layers']} layers{experts}", shape=shape, network=network,
-        unit="tokens", steps=1_536 if is_tiny else 13_440, batch_size=4, window=WINDOW,
+        unit="tokens", steps=6_144 if is_tiny else 13_440, batch_size=1 if is_tiny else 4, window=WINDOW,
         train_bytes=4_000_000 if is_tiny else 16_000_000, heldout_bytes=128_000,
-        learning_rate=8e-3 if is_tiny else 4e-3, weight_decay=0.1, tables=LEAN_TABLES,
+        learning_rate=2.83e-3 if is_tiny else 1.65e-3, weight_decay=0.1, tables=LEAN_TABLES,
     )  # fmt: skip
 
 
@@ -137,14 +137,14 @@ def _lean_digits(size: Literal["tiny", "small"]) -> Preset:
     shape = LEAN_SHAPES["vision", size]
     return Preset(
         about=f"a lean ViT of {shape['layers']} layers", shape=shape, network="vision", unit="images",
-        steps=1_536 if size == "tiny" else 6_144, batch_size=16,
-        learning_rate=4e-3 if size == "tiny" else 2e-3, weight_decay=0.1, tables=LEAN_TABLES,
+        steps=6_144 if size == "tiny" else 12_288, batch_size=4 if size == "tiny" else 8,
+        learning_rate=2.83e-3 if size == "tiny" else 2e-3, weight_decay=0.1, tables=LEAN_TABLES,
     )  # fmt: skip
 
 
 LEAN_TABLES: Mapping[str, Mapping[str, object]] = MappingProxyType({
     "sync": {"num_fragments": 12, "interval_steps": 24},
-    "outer": {"learning_rate": 0.4, "momentum": 0.9},
+    "outer": {"learning_rate": 0.4, "momentum": 0.8},
 })  # fmt: skip
 
 TINY = {

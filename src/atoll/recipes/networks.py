@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, layer_norm, linear, pad, relu, scaled_dot_product_attention
 
+from atoll.recipes.shapes import NUM_PATCHES, PATCH, SIDE
+
 __all__ = ["Kind", "Network", "Output", "build", "forward_stack"]
 
 Kind = Literal["text", "moe", "vision"]
 
 NUM_BYTES, NUM_DIGITS = 256, 10
-SIDE, PATCH = 8, 2
-NUM_PATCHES = (SIDE // PATCH) ** 2
 MAX_WINDOW = 64
 """Places of a text."""
 BEFORE = 3

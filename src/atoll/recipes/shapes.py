@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["LEAN_SHAPES", "WINDOW"]
+__all__ = ["LEAN_SHAPES", "NUM_PATCHES", "PATCH", "SIDE", "WINDOW"]
 
 WINDOW = 64
 """Tokens of one example of text; a network has as many places."""
+SIDE, PATCH = 8, 2
+NUM_PATCHES = (SIDE // PATCH) ** 2
+"""Places of one picture."""
 
 LEAN_SHAPES: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({
     ("text", "0.05M"): {"width": 40, "layers": 2, "heads": 2},

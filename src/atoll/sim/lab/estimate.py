@@ -21,7 +21,7 @@ from statistics import median
 from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.report import Experiment, Report, Request, Stages
 from atoll.sim.lab.shelf import Shelf
-from atoll.sim.lab.sizes import WINDOW, shape_of
+from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, shape_of
 
 __all__ = ["Costs", "Meter", "Plan", "cost_s", "plan", "plans", "walk"]
 
@@ -31,8 +31,6 @@ TOKEN_S = 1.2e-10
 """Forward, backward and optimizer, for each parameter and token."""
 PROTOCOL_S = 1e-3
 """Clock, snapshots, merges and adoption, for each step of a learner."""
-IMAGE_TOKENS = 16
-"""Patches of one image."""
 NUM_BYTES = 256
 """Tokens of a text."""
 FIRST_S = 20.0
@@ -43,7 +41,7 @@ Kind = tuple[Task, Size, Method]
 
 def cost_s(cell: Cell) -> float:
     """Seconds of one core that a cell takes, by the formula alone."""
-    example = IMAGE_TOKENS if cell.task == "vision" else WINDOW
+    example = NUM_PATCHES if cell.task == "vision" else WINDOW
     steps = cell.tokens / (cell.batch * (1 if cell.task == "vision" else WINDOW))
     step_s = STEP_S + TOKEN_S * _parameters(cell) * cell.batch * example
     offering = 0 if cell.method in ("data-parallel", "elastic") else cell.learners
@@ -206,7 +204,7 @@ def _parameters(cell: Cell) -> int:
     shape = shape_of(cell.task, cell.size)
     width = shape["width"]
     mlp = 2 * shape["hidden"] * shape["experts"] if "experts" in shape else 8 * width
-    ends = IMAGE_TOKENS if cell.task == "vision" else NUM_BYTES + WINDOW
+    ends = NUM_PATCHES if cell.task == "vision" else NUM_BYTES + WINDOW
     return width * (ends + shape["layers"] * (4 * width + mlp))
 
 

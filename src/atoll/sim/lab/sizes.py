@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from atoll.errors import ConfigError
-from atoll.recipes.shapes import LEAN_SHAPES, WINDOW
+from atoll.recipes.shapes import LEAN_SHAPES, NUM_PATCHES, WINDOW
 from atoll.sim.lab.cell import Size, Task
 
-__all__ = ["WINDOW", "shape_of", "tokens_of"]
+__all__ = ["NUM_PATCHES", "WINDOW", "shape_of", "tokens_of"]
 
 Value = TypeVar("Value")
 

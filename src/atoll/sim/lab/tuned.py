@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll.sim.lab.cell import Cell, Method, Size, Task
-from atoll.sim.lab.sizes import tokens_of
+from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, tokens_of
 
 __all__ = ["TUNING_SEED", "Tuned", "cell_for", "fragments_of", "transferred", "tuned"]
 
@@ -27,10 +27,10 @@ class Tuned:
 
 
 SWEPT: dict[Method, Tuned] = {
-    "data-parallel": Tuned(8e-3, 8),
-    "diloco": Tuned(8e-3, 16, 0.7, 0.9),
-    "streaming": Tuned(8e-3, 16, 0.4, 0.9),
-    "decoupled": Tuned(8e-3, 16, 0.4, 0.9),
+    "data-parallel": Tuned(1.41e-3, 1),
+    "diloco": Tuned(2e-3, 4, 0.7, 0.9),
+    "streaming": Tuned(8e-3, 4, 0.4, 0.8),
+    "decoupled": Tuned(2.83e-3, 4, 0.4, 0.8),
 }
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
 
@@ -60,11 +60,12 @@ def transferred(task: Task, size: Size, method: Method, learners: int) -> Tuned:
 
     Rate and batch follow compute, which grows as the square of the tokens, for tokens are in proportion to
     parameters. The batch is a power of two, and at least one example for each learner; where that makes it
-    larger, the rate grows by the root. Rates have three digits.
+    larger, the rate grows by the root. Rates have three digits. Four images take the place of a window.
     """
     found = SWEPT[method]
     compute = (tokens_of(task, size) / tokens_of(task, "tiny")) ** 2
-    wanted = 2 ** round(math.log2(found.batch * compute**BATCH_EXPONENT))
+    each = WINDOW // NUM_PATCHES if task == "vision" else 1
+    wanted = each * 2 ** round(math.log2(found.batch * compute**BATCH_EXPONENT))
     batch = -(-wanted // learners) * learners
     rate = found.learning_rate * compute**RATE_EXPONENT * math.sqrt(batch / wanted)
     return replace(found, learning_rate=float(f"{rate:.3g}"), batch=batch)
