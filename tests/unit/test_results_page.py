@@ -14,6 +14,7 @@ import pytest
 
 from atoll.cli import lab
 from atoll.cli.lab_run import row_json
+from atoll.config import RunConfig
 from atoll.observe.formats import finite
 from atoll.observe.lab_tables import markdown, sentence
 from atoll.sim.lab.cell import Cell, Method, Row, Size
@@ -199,6 +200,8 @@ def test_fairness_tells_how_many_runs_each_method_was_given():
 
 
 def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyPatch):
+    for name, empty in {"REMARKS": {}, "DEFAULTS": {}, "MACHINE": ""}.items():
+        monkeypatch.setattr(results, name, empty)
     text = page([result("bits")])
     assert "Remark" not in text
     assert "The machine is not named yet." in text
@@ -208,7 +211,7 @@ def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(results, "MACHINE", "A made-up machine.")
     text = page([result("bits")])
     assert "**Remark.** Four are enough." in text
-    assert "| `outer.momentum` | `0.9` | not published | see outer |" in text
+    assert f"| `outer.momentum` | `{RunConfig().outer.momentum}` | not published | see outer |" in text
     assert "A made-up machine." in text
 
 

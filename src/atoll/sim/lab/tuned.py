@@ -74,10 +74,9 @@ def transferred(task: Task, size: Size, method: Method, learners: int) -> Tuned:
 def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     """The settings for one method at one place of the table."""
     base: Method = "data-parallel" if method == "elastic" else method
-    num_learners = 1 if base == "data-parallel" else learners
-    found = transferred(task, size, base, num_learners)
-    at_tiny = transferred(task, "tiny", base, num_learners).learning_rate
-    chosen = RATES.get((task, base, num_learners), at_tiny) / at_tiny
+    found = transferred(task, size, base, learners)
+    at_tiny = transferred(task, "tiny", base, learners).learning_rate
+    chosen = RATES.get((task, base, learners), at_tiny) / at_tiny
     tried: Method = base if base == "data-parallel" else "decoupled"
     rate = found.learning_rate * chosen * FACTORS.get((size, tried), 1.0)
     return replace(found, learning_rate=float(f"{rate:.3g}"))
@@ -86,7 +85,8 @@ def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
 def cell_for(
     method: Method, learners: int, seed: int, *, task: Task = "text", size: Size = "tiny", **changes: Any
 ) -> Cell:
-    """A cell at its tuned settings, with changes on top."""
+    """A cell at its tuned settings, with changes on top. Data-Parallel has no learners: M is 1."""
+    learners = 1 if method in ("data-parallel", "elastic") else learners
     found = tuned(task, size, method, learners)
     settings: dict[str, Any] = {
         "tokens": tokens_of(task, size),

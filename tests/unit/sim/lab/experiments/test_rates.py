@@ -63,7 +63,7 @@ def test_copying_the_results_does_not_change_the_runs(monkeypatch: pytest.Monkey
 
 def test_the_best_of_three_is_marked_and_a_diverged_run_is_shown() -> None:
     def train(cell: Cell) -> Row:
-        centre = SWEPT[cell.method].learning_rate
+        centre = transferred(cell.task, cell.size, cell.method, cell.learners).learning_rate
         return made_up(cell, math.nan if cell.learning_rate > 1.2 * centre else 2 + cell.learning_rate)
 
     _, report = drive(RATES_AROUND.stages(Request()), train)
@@ -73,8 +73,8 @@ def test_the_best_of_three_is_marked_and_a_diverged_run_is_shown() -> None:
             "best, the lowest tried", "", "",
         ]  # fmt: skip
         assert table.rows[first + 2][3] == "diverged"
-    swept = SWEPT["decoupled"].learning_rate
-    assert report.figures["decoupled M=8 learning rate"] == pytest.approx(swept / math.sqrt(2), rel=0.01)
+    centre = transferred("text", "tiny", "decoupled", 8).learning_rate
+    assert report.figures["decoupled M=8 learning rate"] == pytest.approx(centre / math.sqrt(2), rel=0.01)
     assert any("tuned.py" in note for note in report.notes)
 
 
