@@ -18,7 +18,7 @@ BACKGROUND = -1.0
 MOST_POINTS = 1.0  # of a shift, each way
 MOST_DEGREES = 12.0
 MOST_ZOOM = 0.12
-MOST_NOISE = 0.1  # images go from -1 to 1
+MOST_NOISE = 0.8  # images go from -1 to 1; with less nearly all are told apart, and differences are luck
 
 
 def vary(pixels: Tensor, count: int, seed: int) -> Tensor:
