@@ -3,7 +3,7 @@
 Momentum mu makes a fragment move eta / (1 - mu) times its merged delta in the long run. When fragments travel
 rarely a delta is long, well averaged, and worth such an extrapolation; when they travel every few steps it is
 mostly the noise of those steps, and a large momentum throws the model about. So what is not set follows from
-`sync.interval_steps`. The figures are provisional: those of the literature, until `atoll lab run outer` was run.
+`sync.interval_steps`. The figures are provisional, from the literature, until `atoll lab run outer` was run.
 """
 
 from __future__ import annotations
