@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from atoll.numerics.partition import partition
+from atoll.recipes import networks
 from atoll.recipes.networks import Kind, Network, build, forward_stack
 
 SHAPES: dict[Kind, dict[str, int]] = {
@@ -97,3 +98,28 @@ def test_experts_are_merged_one_by_one_and_embeddings_by_the_mean():
 def test_the_same_seed_gives_the_same_weights():
     first, second = network("text", 5), network("text", 5)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.skipif(not networks.HAS_ONEDNN, reason="this torch is built without oneDNN")
+def test_wide_matrices_are_multiplied_as_narrow_ones_are(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    model = build("text", {"width": networks.WIDE, "layers": 1, "heads": 2})
+    values = {
+        name: parameter.detach().repeat(3, *[1] * parameter.dim())
+        for name, parameter in model.named_parameters()
+    }
+    batch, used = inputs("text", 3, 2), []
+    product = networks._each
+    monkeypatch.setattr(networks, "_each", lambda *pair: used.append(1) or product(*pair))
+
+    def both() -> list[Tensor]:
+        for value in values.values():
+            value.requires_grad_(True)
+        logits = forward_stack(model.shape, values, batch)
+        return [logits.detach(), *torch.autograd.grad(logits.square().mean(), list(values.values()))]
+
+    wide = both()
+    assert used
+    monkeypatch.setattr(networks, "HAS_ONEDNN", False)
+    for ours, theirs in zip(wide, both(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)

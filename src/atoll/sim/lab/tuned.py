@@ -65,8 +65,8 @@ def transferred(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     found = SWEPT[method]
     compute = (tokens_of(task, size) / tokens_of(task, "tiny")) ** 2
     each = WINDOW // NUM_PATCHES if task == "vision" else 1
-    wanted = each * 2 ** round(math.log2(found.batch * compute**BATCH_EXPONENT))
-    batch = -(-wanted // learners) * learners
+    wanted = each * 2.0 ** round(math.log2(found.batch * compute**BATCH_EXPONENT))
+    batch = math.ceil(wanted / learners) * learners
     rate = found.learning_rate * compute**RATE_EXPONENT * math.sqrt(batch / wanted)
     return replace(found, learning_rate=float(f"{rate:.3g}"), batch=batch)
 

@@ -1,7 +1,9 @@
-"""Three learning rates around the transferred best, wherever other experiments train.
+"""Learning rates around the transferred best, wherever other experiments train.
 
 The sweep tunes every method at text, `tiny`, M = 4. Elsewhere (another M, size or task) each method gets the
 same three tries: the transferred rate (`tuned.transferred`) times 0.71, 1 and 1.41, at the seed for tuning.
+Where the best of them is the lowest or the highest, the next one beyond it is tried, until the best lies
+between two others or `MOST` were tried: nobody is judged at the edge of what was tried.
 The asked-for size says which places are tried, so that one command stays affordable: at sizes other than
 `tiny` Data-Parallel and Decoupled at M = 4 are, and other M and methods take the factor that Decoupled found.
 
@@ -22,9 +24,14 @@ from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
 from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
 from atoll.sim.lab.tuned import TUNING_SEED, transferred
 
-__all__ = ["FACTORS", "RATES_AROUND", "Rates", "places"]
+__all__ = ["MOST", "RATES_AROUND", "Rates", "places"]
 
-FACTORS = (1 / math.sqrt(2), 1.0, math.sqrt(2))
+STEP = math.sqrt(2)
+"""Between two rates."""
+FIRST = (-1, 0, 1)
+"""Steps from the transferred rate that are tried everywhere."""
+MOST = 7
+"""Tries at one place."""
 BEST = "best"
 
 TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
@@ -54,17 +61,31 @@ class Rates:
     """`atoll lab run rates`."""
 
     name: str = "rates"
-    about: str = "three learning rates around the transferred best, at every M, size and task that is used"
+    about: str = "learning rates around the transferred best, at every M, size and task that is used"
 
     def stages(self, request: Request) -> Stages:
-        """One stage: three runs at every place of the asked-for size; always one seed."""
-        tried = {place: [_cell(place, request.size, by) for by in FACTORS] for place in places(request.size)}
-        rows = iter((yield [cell for cells in tried.values() for cell in cells]))
-        found = {place: [next(rows) for _ in cells] for place, cells in tried.items()}
-        return _report(request.size, found)
+        """Three runs at every place of the asked-for size, then one more where the best is at an end."""
+        found: dict[Place, dict[int, Row]] = {place: {} for place in places(request.size)}
+        while wanted := [(place, step) for place, tried in found.items() for step in _next(tried)]:
+            rows = yield [_cell(place, request.size, STEP**step) for place, step in wanted]
+            for (place, step), row in zip(wanted, rows, strict=True):
+                found[place][step] = row
+        by_rate = {place: [tried[step] for step in sorted(tried)] for place, tried in found.items()}
+        return _report(request.size, by_rate)
 
 
 RATES_AROUND = Rates()
+
+
+def _next(tried: Mapping[int, Row]) -> tuple[int, ...]:
+    """The steps to try next at one place; none if the best is bracketed."""
+    if not tried:
+        return FIRST
+    low, high = min(tried), max(tried)
+    best = min(tried, key=lambda step: _loss(tried[step]))
+    if len(tried) >= MOST or low < best < high:
+        return ()
+    return (low - 1,) if best == low else (high + 1,)
 
 
 def _cell(place: Place, size: Size, factor: float) -> Cell:
@@ -82,12 +103,13 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
         for row in rows
     ]
     notes = [
-        f"{len(FACTORS)} runs and one seed for every method at every place; always at seed 0.",
+        f"{len(FIRST)} runs for every method at every place, and one more beyond the best while that is the "
+        f"lowest or the highest, {MOST} at most; always one seed, seed 0.",
         "The best rates are copied into atoll/sim/lab/tuned.py (RATES, FACTORS) by hand.",
     ]
     if at_end := [place.name for place, mark in marks.items() if mark != BEST]:
         notes.append(
-            "The best of three is the lowest or the highest, and a better rate may lie beyond, "
+            "The best is still the lowest or the highest, and a better rate may lie beyond, "
             f"at: {'; '.join(at_end)}."
         )
     if size != "tiny":
@@ -99,7 +121,7 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
     return Report(
         tables=(
             Table(
-                title=f"Three learning rates, {size}",
+                title=f"Learning rates, {size}",
                 columns=("where", "batch", "learning rate", "held-out loss", ""),
                 rows=tuple(lines),
             ),
@@ -111,11 +133,16 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
 
 
 def _best(rows: Sequence[Row]) -> Row:
-    return min(rows, key=lambda row: row.heldout_loss if math.isfinite(row.heldout_loss) else math.inf)
+    return min(rows, key=_loss)
+
+
+def _loss(row: Row) -> float:
+    """Infinite if the run did not end in a number."""
+    return row.heldout_loss if math.isfinite(row.heldout_loss) else math.inf
 
 
 def _mark(best: Row, rows: Sequence[Row]) -> str:
-    """What stands beside the best: a rate at the end of the three may not be the best there is."""
+    """What stands beside the best: a rate at an end may not be the best there is."""
     rates = [row.cell.learning_rate for row in rows]
     if best.cell.learning_rate == min(rates):
         return f"{BEST}, the lowest tried"
@@ -138,6 +165,6 @@ def _picture(size: Size, task: Task, found: Mapping[Place, Sequence[Row]]) -> Pi
         above = tuple(100 * (loss / lowest - 1) for _, loss in shown)
         series.append(Series(name=place.name, x=tuple(rate for rate, _ in shown), y=above))
     return Picture(
-        title=f"Three learning rates, {task}, {size}", x_label="learning rate",
-        y_label="held-out loss above the best of the three (%)", series=tuple(series), log_x=True,
+        title=f"Learning rates, {task}, {size}", x_label="learning rate",
+        y_label="held-out loss above the best (%)", series=tuple(series), log_x=True,
     )  # fmt: skip

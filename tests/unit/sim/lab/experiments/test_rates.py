@@ -1,4 +1,4 @@
-"""Three learning rates at every place, no method favoured."""
+"""Three learning rates at every place and more beyond a best at the end, no method favoured."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from atoll.sim.lab.cell import SIZES, TASKS, Cell, Row, Size
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.learners import COUNTS
 from atoll.sim.lab.experiments.parity import PARITY
-from atoll.sim.lab.experiments.rates import RATES_AROUND, places
+from atoll.sim.lab.experiments.rates import MOST, RATES_AROUND, places
 from atoll.sim.lab.report import Request
 from atoll.sim.lab.tuned import RATES, SWEPT, transferred
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
+def centred(cell: Cell) -> Row:
+    """The transferred rate is the best."""
+    return made_up(cell, 2 + abs(math.log(cell.learning_rate / centre_of(cell))))
+
+
+def centre_of(cell: Cell) -> float:
+    return transferred(cell.task, cell.size, cell.method, cell.learners).learning_rate
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_every_place_gets_three_rates_and_one_seed(size: Size) -> None:
-    asked, _ = drive(RATES_AROUND.stages(Request(size=size, seeds=5)), made_up)
+    asked, _ = drive(RATES_AROUND.stages(Request(size=size, seeds=5)), centred)
     counts = Counter((cell.task, cell.method, cell.learners) for cell in asked)
     assert set(counts.values()) == {3}
     assert {(cell.seed, cell.size) for cell in asked} == {(0, size)}
@@ -46,7 +55,7 @@ def test_other_sizes_try_data_parallel_and_decoupled() -> None:
 
 def test_rates_lie_around_the_swept_one_and_fall_with_size() -> None:
     def middle(size: Size) -> float:
-        asked, _ = drive(RATES_AROUND.stages(Request(size=size)), made_up)
+        asked, _ = drive(RATES_AROUND.stages(Request(size=size)), centred)
         low, middle, high = sorted(cell.learning_rate for cell in asked if cell.method == "data-parallel")
         assert (low / middle, high / middle) == pytest.approx((0.71, 1.41), abs=0.01)
         return middle
@@ -61,35 +70,48 @@ def test_copying_the_results_does_not_change_the_runs(monkeypatch: pytest.Monkey
     assert before == after
 
 
-def test_the_best_of_three_is_marked_and_a_diverged_run_is_shown() -> None:
+def test_a_best_at_the_end_is_followed_until_it_is_bracketed() -> None:
     def train(cell: Cell) -> Row:
-        centre = transferred(cell.task, cell.size, cell.method, cell.learners).learning_rate
-        return made_up(cell, math.nan if cell.learning_rate > 1.2 * centre else 2 + cell.learning_rate)
+        best = centre_of(cell) * (2 if (cell.method, cell.learners) == ("decoupled", 8) else 1)
+        return made_up(cell, 2 + abs(math.log(cell.learning_rate / best)))
+
+    asked, report = drive(RATES_AROUND.stages(Request()), train)
+    counts = Counter((cell.task, cell.method, cell.learners) for cell in asked)
+    assert counts.pop(("text", "decoupled", 8)) == 5  # 0.71, 1, 1.41, then 2 and 2.83
+    assert set(counts.values()) == {3}
+    marks = {row[0]: row[-1] for row in report.tables[0].rows if row[-1]}
+    assert set(marks.values()) == {"best"}
+    centre = transferred("text", "tiny", "decoupled", 8).learning_rate
+    assert report.figures["decoupled M=8 learning rate"] == pytest.approx(2 * centre, rel=0.01)
+    assert not any("beyond, at" in note for note in report.notes)
+    assert any("tuned.py" in note for note in report.notes)
+
+
+def test_tries_end_and_a_best_that_is_still_at_the_end_is_told() -> None:
+    def train(cell: Cell) -> Row:
+        rate = cell.learning_rate
+        falls = (cell.method, cell.learners) == ("decoupled", 16)
+        return made_up(cell, 2 + rate if falls else 2 + abs(math.log(rate / centre_of(cell))))
+
+    asked, report = drive(RATES_AROUND.stages(Request()), train)
+    assert sum((cell.method, cell.learners) == ("decoupled", 16) for cell in asked) == MOST
+    marks = {row[0]: row[-1] for row in report.tables[0].rows if row[-1]}
+    assert marks.pop("decoupled M=16") == "best, the lowest tried"
+    assert set(marks.values()) == {"best"}
+    (note,) = [note for note in report.notes if "beyond, at" in note]
+    assert note.endswith("at: decoupled M=16.")
+
+
+def test_a_diverged_run_is_shown_and_is_not_the_best() -> None:
+    def train(cell: Cell) -> Row:
+        high = cell.learning_rate > 1.2 * centre_of(cell)
+        return made_up(cell, math.nan) if high else centred(cell)
 
     _, report = drive(RATES_AROUND.stages(Request()), train)
     (table,) = report.tables
     for first in range(0, len(table.rows), 3):
-        assert [row[-1] for row in table.rows[first : first + 3]] == [
-            "best, the lowest tried", "", "",
-        ]  # fmt: skip
+        assert [row[-1] for row in table.rows[first : first + 3]] == ["", "best", ""]
         assert table.rows[first + 2][3] == "diverged"
-    centre = transferred("text", "tiny", "decoupled", 8).learning_rate
-    assert report.figures["decoupled M=8 learning rate"] == pytest.approx(centre / math.sqrt(2), rel=0.01)
-    assert any("tuned.py" in note for note in report.notes)
-
-
-def test_a_best_at_the_end_of_the_three_is_told_and_one_in_the_middle_is_not() -> None:
-    def train(cell: Cell) -> Row:
-        centre = transferred(cell.task, cell.size, cell.method, cell.learners).learning_rate
-        best = centre * (math.sqrt(2) if (cell.method, cell.learners) == ("decoupled", 8) else 1)
-        return made_up(cell, 2 + abs(cell.learning_rate - best))
-
-    _, report = drive(RATES_AROUND.stages(Request()), train)
-    marks = {row[0]: row[-1] for row in report.tables[0].rows if row[-1]}
-    assert marks.pop("decoupled M=8") == "best, the highest tried"
-    assert set(marks.values()) == {"best"}
-    (note,) = [note for note in report.notes if "beyond" in note]
-    assert note.endswith("at: decoupled M=8.")
 
 
 def test_each_task_has_a_picture_of_its_own() -> None:
