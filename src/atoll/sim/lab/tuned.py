@@ -1,7 +1,7 @@
 """The settings that the sweeps found, for every method alike, and cells made with them.
 
-At `tiny` and M = 4 each method was swept by coordinate (`atoll lab run sweep`); at other M and sizes three
-learning rates around the transferred best were tried (`atoll lab run rates`). docs/results.md shows it all.
+At `tiny` and M = 4 each method was swept by coordinate (`atoll lab run sweep`); at other M and sizes learning
+rates around the transferred best were tried (`atoll lab run rates`). docs/results.md shows it all.
 """
 
 from __future__ import annotations
@@ -34,11 +34,21 @@ SWEPT: dict[Method, Tuned] = {
 }
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
 
-RATES: dict[tuple[Task, Method, int], float] = {}
-"""At `tiny`: the best of three where it is not the transferred rate; M is 1 for Data-Parallel. What it is by
+RATES: dict[tuple[Task, Method, int], float] = {
+    ("text", "diloco", 8): 5.66e-3,
+    ("text", "decoupled", 8): 8e-3,
+    ("text", "decoupled", 16): 1.13e-2,
+    ("moe", "data-parallel", 1): 1.99e-3,
+    ("moe", "streaming", 4): 4e-3,
+    ("moe", "decoupled", 4): 2e-3,
+    ("vision", "data-parallel", 1): 7.05e-4,
+    ("vision", "streaming", 4): 1e-3,
+    ("vision", "decoupled", 4): 1e-3,
+}
+"""At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it is by
 more or less than the transferred rate is carried to other sizes."""
 FACTORS: dict[tuple[Size, Method], float] = {}
-"""At other sizes: the best of three factors of the transferred rate, for Data-Parallel and for Decoupled at
+"""At other sizes: the best factor of the transferred rate, for Data-Parallel and for Decoupled at
 M = 4, which all others with learners follow."""
 
 

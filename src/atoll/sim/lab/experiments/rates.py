@@ -30,7 +30,7 @@ STEP = math.sqrt(2)
 """Between two rates."""
 FIRST = (-1, 0, 1)
 """Steps from the transferred rate that are tried everywhere."""
-MOST = 7
+MOST = 9
 """Tries at one place."""
 BEST = "best"
 
