@@ -55,6 +55,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be trained and for how long, and end.")
 ]
 Again = Annotated[bool, typer.Option("--again", help="Train everything anew, also what is kept.")]
+Files = Annotated[list[Path], typer.Argument(help="JSON files that `atoll lab run` has written.")]
 Key = Annotated[
     str, typer.Argument(help="Of a cell, as the JSON of an experiment names it; its beginning does.")
 ]
@@ -161,6 +162,20 @@ def rerun(key: Key, cells: Cells = CELLS, as_json: AsJson = False) -> None:
         _print_json({"same_bits": is_same, "before": row_json(before), "row": row_json(after)})
     if not is_same:
         raise typer.Exit(FAILED)
+
+
+@commands.command()
+def take(files: Files, cells: Cells = CELLS) -> None:
+    """Keep the rows of results that somebody else has trained, so that they are not trained again.
+
+    [dim]atoll lab take docs/results/*.json[/dim]
+    """
+    from atoll.sim.lab.shelf import Shelf
+
+    shelf = Shelf(cells, say=_say)
+    for file in files:
+        new = shelf.take(file)
+        _say(f"{file}: {new} row{'' if new == 1 else 's'} more in {cells}.")
 
 
 def _request(size: str, seeds: int, jobs: int) -> Request:

@@ -169,11 +169,12 @@ class Session:
 
 
 def row_json(row: Row) -> dict[str, Any]:
-    """A row as a program reads it: what it is about first, its full settings last."""
+    """A row as a program reads it: what it is about first; `Row.of` makes it a row again."""
     values = row.to_json()
-    settings = values.pop("cell")
-    about = {name: settings[name] for name in ("task", "size", "method", "learners", "seed")}
-    return {**about, **values, "settings": settings}
+    return {
+        **{name: values["cell"][name] for name in ("task", "size", "method", "learners", "seed")},
+        **values,
+    }
 
 
 class _Watch:

@@ -79,7 +79,7 @@ def test_json_is_one_line_with_every_row_and_its_settings(lab, capsys):
     assert (found["cells"], found["from_shelf"], found["cpu_s"]) == (CELLS, 0, CELLS)
     assert found["wall_s"] > 0
     row = found["rows"][-1]
-    cell = Cell.of(row["settings"])
+    cell = Cell.of(row["cell"])
     assert (row["method"], row["learners"], row["seed"]) == ("decoupled", 4, 1)
     assert (row["key"], row["heldout_loss"]) == (cell.key, fakes.loss_of(cell))
     assert found["figures"]["never"] is None  # JSON has no NaN
@@ -182,7 +182,7 @@ def test_one_kept_row_is_shown_by_the_first_letters_of_its_key(lab, capsys):
     assert run(["lab", "show", row.cell.key[:6], "--json"]) == 0
     told = capsys.readouterr()
     assert "2.125" in told.err
-    assert json.loads(told.out)["settings"] == json.loads(json.dumps(row.cell.settings()))
+    assert json.loads(told.out)["cell"] == json.loads(json.dumps(row.cell.settings()))
     assert run(["lab", "show", "nothing"]) == 2
     assert "no row" in capsys.readouterr().err
 
@@ -283,3 +283,31 @@ def test_help_list_and_plans_import_no_torch(lab):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_results_of_others_are_taken_in_and_not_trained_again(lab, capsys):
+    assert run([*RUN, "--cells", "theirs"]) == 0
+    assert run(["lab", "take", "theirs/race-tiny/race.json"]) == 0
+    assert f"{CELLS} rows more in runs/lab" in capsys.readouterr().err
+    assert run(["lab", "take", "theirs/race-tiny/race.json"]) == 0
+    assert "0 rows more" in capsys.readouterr().err
+    assert run([*RUN, "--json"]) == 0
+    assert answer_of(capsys)["from_shelf"] == CELLS
+    assert Shelf(lab / "runs/lab").rows() == Shelf(lab / "theirs").rows()
+
+
+@pytest.mark.parametrize("spoil", ["missing", "not JSON", "other version", "other settings"])
+def test_a_result_that_cannot_be_believed_is_refused_whole(lab, capsys, spoil):
+    assert run([*RUN, "--cells", "theirs"]) == 0
+    file = lab / "theirs/race-tiny/race.json"
+    result = json.loads(file.read_text())
+    if spoil == "other version":
+        result["rows"][-1]["version"] += 1
+    if spoil == "other settings":
+        result["rows"][-1]["cell"]["seed"] += 1
+    file.write_text("{" if spoil == "not JSON" else json.dumps(result))
+    if spoil == "missing":
+        file.unlink()
+    assert run(["lab", "take", str(file)]) == 2
+    assert "cannot be taken in" in capsys.readouterr().err
+    assert Shelf(lab / "runs/lab").rows() == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -223,8 +224,10 @@ class Row:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Row:
-        """The row whose `to_json()` these are."""
+        """The row whose `to_json()` these are; where JSON has null, a number was not finite."""
         known = {one.name for one in fields(cls)}
-        kept = {name: value for name, value in values.items() if name in known}
-        curve = tuple((float(at), float(loss)) for at, loss in values["curve"])
+        kept: dict[str, Any] = {
+            name: math.nan if value is None else value for name, value in values.items() if name in known
+        }
+        curve = tuple((float(at), math.nan if loss is None else float(loss)) for at, loss in values["curve"])
         return cls(**{**kept, "cell": Cell.of(values["cell"]), "curve": curve})

@@ -19,9 +19,10 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from atoll.errors import AtollError, StoreError
 from atoll.sim.lab.cell import VERSION, Cell, Row
@@ -59,6 +60,23 @@ class Shelf:
         except OSError as error:
             raise _lost(file, error) from error
         self._put.add(plain.cell.key)
+
+    def take(self, file: Path) -> int:
+        """Keep the rows of a result that `atoll lab run` wrote; says how many were not kept before."""
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+            rows = [_row_of(values, values["key"]) for values in result["rows"]]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
+            why = error.what if isinstance(error, AtollError) else f"{type(error).__name__}: {error}"
+            raise StoreError(
+                f"{file} cannot be taken in: {why}",
+                "None of its rows was kept.",
+                "Give a JSON file that `atoll lab run` of this version has written.",
+            ) from error
+        new = {row.cell.key: row for row in rows if self.find(row.cell) is None}
+        for row in new.values():
+            self.put(row)
+        return len(new)
 
     def check(self) -> None:
         """Refuse a directory in which nothing can be put, before anything is trained for it."""
@@ -142,10 +160,14 @@ def _lost(path: Path, error: OSError) -> StoreError:
 
 def _believed(file: Path) -> Row:
     """The row in a file that is whole, of this version, and about the settings that its name stands for."""
-    values = json.loads(file.read_text(encoding="utf-8"))
+    return _row_of(json.loads(file.read_text(encoding="utf-8")), file.stem)
+
+
+def _row_of(values: Mapping[str, Any], key: str) -> Row:
+    """The row that these values give, if it is of this version and about the settings that the key names."""
     if values["version"] != VERSION:
         raise StoreError(f"it is of version {values['version']} of the lab, and this is {VERSION}.")
     row = Row.of(values)
-    if row.cell.key != file.stem:
+    if row.cell.key != key:
         raise StoreError("it is not about the settings that its name stands for.")
     return row
