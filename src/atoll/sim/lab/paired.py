@@ -28,7 +28,7 @@ from atoll.sim.lab.report import Claim, Verdict
 
 __all__ = [
     "Difference", "Power", "claim_at_least", "claim_below", "fit_power", "interval", "interval_of", "mean_sd",
-    "paired", "percent", "plus_minus", "seeds_needed", "spread", "student_t",
+    "paired", "paired_shared", "percent", "plus_minus", "seeds_needed", "spread", "student_t",
 ]  # fmt: skip
 
 MAX_SEEDS = 10_000
@@ -64,6 +64,12 @@ def paired(
         )
     seeds = sorted(side_a)
     return interval_of([_relative(side_a[seed], side_b[seed], value) for seed in seeds])
+
+
+def paired_shared(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> Difference:
+    """The same where one side was given more seeds on purpose: over the seeds of the other."""
+    shared = min(len(rows_a), len(rows_b))
+    return paired(rows_a[:shared], rows_b[:shared])
 
 
 def interval_of(values: Sequence[float]) -> Difference:

@@ -45,8 +45,8 @@ RATES: dict[tuple[Task, Method, int], float] = {
     ("vision", "streaming", 4): 1e-3,
     ("vision", "decoupled", 4): 1e-3,
 }
-"""At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it is
-by more or less than the transferred rate is carried to other sizes."""
+"""At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it
+is by more or less than the transferred rate is carried to other sizes."""
 FACTORS: dict[tuple[Size, Method], float] = {}
 """At other sizes: the best factor of the transferred rate, for Data-Parallel and for Decoupled at
 M = 4, which all others with learners follow."""

@@ -18,7 +18,7 @@ from functools import partial
 from atoll.sim.lab.cell import Row
 from atoll.sim.lab.experiments.common import Arm, ask, mean_of
 from atoll.sim.lab.experiments.losses import bars, shown_loss
-from atoll.sim.lab.paired import claim_at_least, claim_below, interval, paired
+from atoll.sim.lab.paired import claim_at_least, claim_below, interval, paired, paired_shared
 from atoll.sim.lab.report import Claim, Report, Request, Stages, Table
 from atoll.sim.lab.tuned import cell_for
 
@@ -69,6 +69,8 @@ WIRES: tuple[Wire, ...] = (
     Wire("int2", "bf16", feedback=False),
 )
 """The arms, in the order of the table."""
+FINE = (BF16, INT4, INT2, BARE_INT2)
+"""Those that the claims are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Bits:
     )
 
     def stages(self, request: Request) -> Stages:
-        """One stage: all arms at all seeds."""
+        """One stage: all arms, those of the claims at more seeds."""
         arms: dict[Wire, Arm] = {
             wire: partial(
                 cell_for, "decoupled", LEARNERS, size=request.size,
@@ -89,7 +91,7 @@ class Bits:
             )
             for wire in WIRES
         }  # fmt: skip
-        rows = yield from ask(arms, request.seeds)
+        rows = yield from ask(arms, request.seeds, FINE, request.fine_seeds)
         return _report(rows)
 
 
@@ -97,16 +99,17 @@ BITS = Bits()
 
 
 def _report(rows: Mapping[Wire, Sequence[Row]]) -> Report:
-    against = {wire: paired(rows[wire], rows[BF16]) for wire in WIRES}
+    against = {wire: paired_shared(rows[wire], rows[BF16]) for wire in WIRES}
     gain = paired(rows[INT2], rows[BARE_INT2])
     table = Table(
         title=f"Bits of a value on the wire, M = {LEARNERS}",
-        columns=("bodies", "bits up", "bits down", "held-out loss", "against bf16"),
+        columns=("bodies", "bits up", "bits down", "seeds", "held-out loss", "against bf16"),
         rows=tuple(
             (
                 wire.name,
                 f"{mean_of(rows[wire], _bits_up):.4g}",
                 f"{mean_of(rows[wire], _bits_down):.4g}",
+                f"{len(rows[wire])}",
                 shown_loss(rows[wire]),
                 "-" if wire == BF16 else interval(against[wire]),
             )

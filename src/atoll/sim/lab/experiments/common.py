@@ -7,7 +7,7 @@ seeds, and a seed decides initial weights and data, so rows of two arms are pair
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -72,18 +72,24 @@ def _has_model(task: Task, size: Size) -> bool:
 
 
 def ask(
-    arms: Mapping[Name, Arm], seeds: int
+    arms: Mapping[Name, Arm], seeds: int, fine: Collection[Name] = (), fine_seeds: int = 0
 ) -> Generator[Sequence[Cell], Sequence[Row], dict[Name, tuple[Row, ...]]]:
-    """One stage: every arm at seeds 1 to `seeds`; gives the rows of each arm in the order of seeds.
+    """One stage: every arm at seeds 1 to `seeds`, those in `fine` to `fine_seeds`; gives the rows of each arm
+    in the order of seeds.
 
     Use it as `rows = yield from ask(arms, request.seeds)`. Cells come seed by seed, so that a run that was
     interrupted has finished whole pairs first; a cell that two arms share is asked for once.
     """
-    numbers = range(1, seeds + 1)
-    wanted = {(name, seed): arm(seed) for seed in numbers for name, arm in arms.items()}
+    numbers = {name: range(1, 1 + (fine_seeds if name in fine else seeds)) for name in arms}
+    wanted = {
+        (name, seed): arm(seed)
+        for seed in range(1, 1 + max(seeds, fine_seeds))
+        for name, arm in arms.items()
+        if seed in numbers[name]
+    }
     cells = list(dict.fromkeys(wanted.values()))
     found = dict(zip(cells, (yield cells), strict=True))
-    return {name: tuple(found[wanted[name, seed]] for seed in numbers) for name in arms}
+    return {name: tuple(found[wanted[name, seed]] for seed in numbers[name]) for name in arms}
 
 
 def mean_of(rows: Sequence[Row], value: Callable[[Row], float]) -> float:

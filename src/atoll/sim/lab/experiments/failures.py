@@ -17,7 +17,7 @@ from atoll.sim.fleet.presets import TABLE1
 from atoll.sim.lab.cell import Fleet, Row
 from atoll.sim.lab.experiments.common import Arm, ask, mean_of
 from atoll.sim.lab.fleets import FAILING_STEP_S
-from atoll.sim.lab.paired import claim_below, interval, interval_of, mean_sd, paired
+from atoll.sim.lab.paired import claim_below, interval, interval_of, mean_sd, paired, paired_shared
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table, Verdict
 from atoll.sim.lab.tuned import cell_for
 from atoll.sim.units import YEAR
@@ -48,7 +48,7 @@ class Failures:
     about: str = "1.2M chips that fail once a year: DP, elastic DP, and Decoupled with M = 8 (pauses, deaths)"
 
     def stages(self, request: Request) -> Stages:
-        """One stage: all arms at all seeds."""
+        """One stage: all arms, Decoupled at more seeds."""
         decoupled = partial(cell_for, "decoupled", LEARNERS, size=request.size)
         arms: dict[str, Arm] = {
             DP: partial(cell_for, "data-parallel", 1, size=request.size),
@@ -57,7 +57,7 @@ class Failures:
             PAUSES: partial(decoupled, fleet=FAILING),
             DEATHS: partial(decoupled, fleet=replace(FAILING, has_deaths=True)),
         }
-        rows = yield from ask(arms, request.seeds)
+        rows = yield from ask(arms, request.seeds, (STEADY, PAUSES, DEATHS), request.fine_seeds)
         return _report(rows)
 
 
@@ -72,7 +72,7 @@ def published(name: str) -> float | None:
 
 
 def _report(rows: Rows) -> Report:
-    losses = {name: paired(rows[name], rows[STEADY]) for name in rows}
+    losses = {name: paired_shared(rows[name], rows[STEADY]) for name in rows}
     figures = {"decoupled_goodput": PAUSES, "deaths_goodput": DEATHS, "elastic_goodput": ELASTIC}
     return Report(
         tables=(_table(rows),),
@@ -99,8 +99,8 @@ def _table(rows: Rows) -> Table:
     return Table(
         title=f"Failures of {CHIPS / 1e6:.1f}M chips, one a year each; M = {LEARNERS}",
         columns=(
-            "run", "goodput %", "fleet model %", "published %", "held-out loss", "against no failures",
-            "longest stop s", "lives", "participation %",
+            "run", "seeds", "goodput %", "fleet model %", "published %", "held-out loss",
+            "against no failures", "longest stop s", "lives", "participation %",
         ),
         rows=tuple(_line(name, rows) for name in rows),
         notes=(
@@ -115,6 +115,7 @@ def _line(name: str, rows: Rows) -> tuple[str, ...]:
     base = DP if name in (DP, ELASTIC) else STEADY
     return (
         name,
+        f"{len(found)}",
         mean_sd([100 * row.goodput for row in found], 1),
         mean_sd([100 * row.model_goodput for row in found], 1) if name in FAILED else "-",
         "-" if theirs is None else f"{theirs:g}",
@@ -198,7 +199,7 @@ def _goodputs(rows: Rows) -> Picture:
 
 def _losses(rows: Rows) -> Picture:
     names = tuple(name for name in rows if name != STEADY)
-    found = [paired(rows[name], rows[STEADY]) for name in names]
+    found = [paired_shared(rows[name], rows[STEADY]) for name in names]
     return Picture(
         title="Held-out loss, failing or not",
         kind="bars",

@@ -33,9 +33,12 @@ def line(report: Report, name: str) -> tuple[str, ...]:
     return found
 
 
-def test_a_seed_costs_fifteen_runs_at_four_learners_and_no_run_is_asked_for_twice() -> None:
-    asked, _ = report_of({}, seeds=2)
-    assert len(asked) == 2 * 15 == 2 * len(WIRES)
+def test_a_seed_costs_fifteen_runs_and_those_of_the_claims_get_thrice_the_seeds() -> None:
+    assert len(report_of({}, seeds=1)[0]) == 15 == len(WIRES)
+    asked, report = report_of({}, seeds=2)
+    assert len(asked) == 2 * 15 + 4 * 4
+    assert {claim.seeds for claim in report.claims} == {6}
+    assert (line(report, "int4 both ways")[3], line(report, "int8 both ways")[3]) == ("6", "2")
     assert len({cell.key for cell in asked}) == len(asked)
     assert {cell.learners for cell in asked} == {4}
 
@@ -79,7 +82,7 @@ def test_one_seed_resolves_nothing_and_a_run_that_blew_up_is_still_in_the_table(
     _, report = report_of({}, seeds=1)
     assert {claim.verdict for claim in report.claims} == {"not resolved"}
     _, report = report_of({("int2", False): float("nan")})
-    assert line(report, "int2 both ways, no feedback")[3:] == ("not finite", "not finite")
+    assert line(report, "int2 both ways, no feedback")[4:] == ("not finite", "not finite")
 
 
 def test_the_picture_has_a_bar_with_an_interval_for_every_arm_but_bf16() -> None:

@@ -33,8 +33,10 @@ def claims(report: Report, ratio: str) -> list[Claim]:
 
 
 def test_four_modes_are_trained_at_three_speed_ratios() -> None:
-    cells, _ = report_of(seeds=2)
-    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 4
+    cells, report = report_of(seeds=2)
+    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 4 + 4 * 3
+    assert [one.seeds for one in claims(report, "18 % slower") if "within" in one.text] == [6, 6]
+    assert {one.seeds for one in claims(report, "2x slower")} == {2}
     assert {cell.learners for cell in cells} == {8}
     assert len({cell.tokens for cell in cells}) == 1
 
@@ -104,7 +106,7 @@ def test_every_ratio_has_a_table_of_all_modes() -> None:
     for table in report.tables:
         assert tuple(row[0] for row in table.rows) == MODES
         assert {len(row) for row in table.rows} == {len(table.columns)}
-    assert report.tables[1].rows[3][1] == "75.0 ± 0.0"
+    assert report.tables[1].rows[3][2] == "75.0 ± 0.0"
 
 
 def test_each_table_says_what_perfect_lock_step_would_reach() -> None:

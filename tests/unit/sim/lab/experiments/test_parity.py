@@ -68,9 +68,9 @@ def test_moe_and_vision_are_four_runs_a_seed_at_m_4(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_streaming(monkeypatch, OTHER)
-    asked, _ = drive(comparison.stages(Request(seeds=2)), made_up)
+    asked, _ = drive(comparison.stages(Request(seeds=1)), made_up)
     assert {cell.task for cell in asked} == {comparison.name}
-    assert Counter(cell.method for cell in asked) == {"data-parallel": 2, "streaming": 4, "decoupled": 2}
+    assert Counter(cell.method for cell in asked) == {"data-parallel": 1, "streaming": 2, "decoupled": 1}
     assert {cell.learners for cell in asked if cell.method != "data-parallel"} == {4}
 
 
@@ -110,6 +110,26 @@ def test_equal_settings_are_trained_once_and_stand_in_one_line(monkeypatch: pyte
     assert len(asked) == len(set(asked)) == 10
     assert [row[0] for row in report.tables[0].rows[1:4]] == ["diloco", "streaming", "decoupled"]
     assert len(claims_about(report, "asynchrony is free")) == 3
+
+
+def test_what_asynchrony_is_measured_by_gets_thrice_the_seeds_at_tiny() -> None:
+    report = run(PARITY, trains(decoupled=1.0))
+    assert {claim.seeds for claim in claims_about(report, "asynchrony is free")} == {15}
+    assert {claim.seeds for claim in claims_about(report, "published curve")} == {5}
+    seeds = {row[0]: row[report.tables[0].columns.index("seeds")] for row in report.tables[0].rows}
+    assert (seeds["data-parallel"], seeds["diloco"], seeds["decoupled"]) == ("5", "5", "15")
+    asked, _ = drive(PARITY.stages(Request(size="small", seeds=3)), made_up)
+    assert {cell.seed for cell in asked} == {1, 2, 3}
+
+
+def test_the_mean_over_every_m_is_claimed_too() -> None:
+    def train(cell: Cell) -> Row:
+        costs = {2: -0.3, 4: 0.0, 8: 0.9} if cell.method == "decoupled" else {}
+        return made_up(cell, 2 * (1 + costs.get(cell.learners, 0.0) / 100))
+
+    (claim,) = claims_about(run(PARITY, train), "the mean over M=2, 4, 8")
+    assert claim.value == pytest.approx(0.2)
+    assert (claim.verdict, claim.seeds) == ("holds", 15)
 
 
 def test_the_calm_of_the_fleet_is_told_with_figures_of_both_sides() -> None:
