@@ -50,6 +50,8 @@ class Fleet:
     """Learners beyond the first ones that are present for the first half of the work and then leave."""
     has_deaths: bool = False
     """Whether a learner's pause is a death of its process: a new life that has to heal."""
+    loses_moments: bool = False
+    """Whether a new life begins with fresh AdamW moments; else they come back as they were at death."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -90,10 +90,10 @@ class _Bench:
         self.schedule = schedule_of(self.cell)
 
     def _watch(self, share: float) -> None:
+        self.on_progress(share)
         if share * CURVE_POINTS >= len(self.curve) + 1 and share < 1:
             self.show()
             self.curve.append((round(share, 4), score(self.final, self.heldout, CURVE_EXAMPLES)[0]))
-            self.on_progress(share)
 
     # Data-Parallel
 

@@ -24,12 +24,14 @@ class Tuned:
     batch: int
     eta: float = 0.4
     mu: float = 0.9
+    merge_rule: str = "rda"
+    """Not swept: the mean for DiLoCo and Streaming, as they were published; RDA for Decoupled."""
 
 
 SWEPT: dict[Method, Tuned] = {
     "data-parallel": Tuned(1.41e-3, 1),
-    "diloco": Tuned(2e-3, 4, 0.7, 0.9),
-    "streaming": Tuned(8e-3, 4, 0.4, 0.8),
+    "diloco": Tuned(2e-3, 4, 0.7, 0.9, "mean"),
+    "streaming": Tuned(8e-3, 4, 0.4, 0.8, "mean"),
     "decoupled": Tuned(2.83e-3, 4, 0.4, 0.8),
 }
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
@@ -104,6 +106,7 @@ def cell_for(
         "learning_rate": found.learning_rate,
         "eta": found.eta,
         "mu": found.mu,
+        "merge_rule": found.merge_rule,
         "num_fragments": fragments_of(changes.get("interval_steps", 24)),
         **changes,
     }

@@ -40,6 +40,8 @@ Figures = dict[str, Any]
 
 LINK_BITS = 16
 """Links are sized for offers of so many bits, whatever the codec: fewer arrive sooner."""
+LINK_FRAGMENTS = 12
+"""And for a model cut into so many fragments, whatever the cut: a larger fragment takes longer."""
 MEANS = (
     "goodput", "model_goodput", "participation", "participants", "merged_share", "stall_fraction",
     "staleness_steps",
@@ -164,18 +166,20 @@ class LabWorld(ScaleWorld):
         )
 
     def fragment_bytes(self) -> float:
-        """Of one fragment, on average, at the bits that links are sized for."""
+        """What links are sized for: the same bytes a second for every method, codec and cut."""
         numels = [fragment.numel for fragment in self.manifest.fragments]
-        return LINK_BITS / 8 * sum(numels) / self.cell.num_fragments
+        return LINK_BITS / 8 * sum(numels) / LINK_FRAGMENTS
 
     def make_learner(self, name: str, rng: random.Random) -> TracedLearner:
-        """A new life: values begin anew and are healed; optimizer state comes back, as from its own disk."""
+        """A new life: values begin anew and are healed. Optimizer state comes back as it was at death, as
+        from a disk that had it all, or is lost if the fleet says so."""
         slot = sorted(self.scenario.traces).index(name)
         if self.ledger.began[name]:
             self.crew.begin_again(slot)
         model = LabLearner(self.cell, self.crew, slot, self.streams[slot], self.manifest, self.work)
         earlier = self.learners.get(name) or (self.before and self.before.learners.get(name))
-        if earlier:
+        is_reborn = name in self.learners
+        if earlier and not (is_reborn and self.cell.fleet.loses_moments):
             assert isinstance(earlier.model, LabLearner)
             model.optimizer = earlier.model.optimizer
         process = LabProcess(

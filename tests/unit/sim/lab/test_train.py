@@ -77,6 +77,9 @@ def test_deaths_are_new_lives():
     found = row(replace(CELL, learners=4, tokens=CELL.tokens * 2, fleet=fleet))
     assert found.incarnations > 4
     assert found.heldout_loss < 4.5
+    fresh = row(replace(found.cell, fleet=replace(fleet, loses_moments=True)))
+    assert fresh.incarnations == found.incarnations
+    assert fresh.digest != found.digest  # the same lives, without what AdamW knew
 
 
 def test_borrowed_learners_save_time_and_leave():

@@ -62,8 +62,12 @@ class Idea:
     """Whether the first quarter of the run has a smaller H, and the rest a larger one."""
     is_outer_by_interval: bool = False
     """Whether eta and mu are those of its H (`outer.default_outer`), not those tuned at H = 24."""
-    suits_lock_step: bool = False
-    """Whether Data-Parallel can take it too, and does, so that a gain of everybody's is seen as one."""
+
+    @property
+    def suits_lock_step(self) -> bool:
+        """Whether Data-Parallel can take it too, and does, so that a gain of everybody's is seen as one."""
+        lock_step = cell_for("data-parallel", 1, 0, ideas=self.ideas)
+        return self.ideas != Ideas() and lock_step.plain().ideas == self.ideas
 
 
 FOUR_BITS = (("codec_up", "int4"), ("codec_down", "int4"))
@@ -92,13 +96,8 @@ IDEAS: tuple[Idea, ...] = (
     Idea(name="batch x 2", kind="batch", batch_factor=2),
     Idea(name="often early, rarely later", kind="early", is_early=True),
     Idea(name="averaged AdamW moments", kind="moments", ideas=Ideas(mean_moments=True)),
-    Idea(
-        name="mean of the last 10 %",
-        kind="average",
-        ideas=Ideas(average_last=0.1),
-        suits_lock_step=True,
-    ),
-    Idea(name="beta2 0.99", kind="beta2", ideas=Ideas(beta2=0.99), suits_lock_step=True),
+    Idea(name="mean of the last 10 %", kind="average", ideas=Ideas(average_last=0.1)),
+    Idea(name="beta2 0.99", kind="beta2", ideas=Ideas(beta2=0.99)),
     Idea(name="plain averages in the last 10 %", kind="outer", ideas=Ideas(plain_last=0.1)),
     Idea(name="momentum warm-up", kind="outer", ideas=Ideas(momentum_warmup=0.1)),
     Idea(name="momentum cool-down", kind="outer", ideas=Ideas(momentum_cooldown=0.2)),

@@ -141,7 +141,7 @@ class _Findings:
             rows = [row for place in places for row in self.rows[place]]
             merged = percent(mean_of(rows, lambda row: row.participation))
             age = mean_of(rows, lambda row: row.staleness_steps)
-            figures.append(f"{name} {merged} of offers merged, adopted after {age:.1f} steps")
+            figures.append(f"{name}: {merged} of the learners in a round, adopted after {age:.1f} steps")
         return (
             "This fleet is calm: learners are equally fast and nothing fails, so Decoupled and Streaming do "
             f"nearly the same ({'; '.join(figures)}). That asynchrony is free here says that the protocol "

@@ -35,13 +35,14 @@ MOST = 9
 BEST = "best"
 
 TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
-    "diloco": (2, 8), "streaming": (2, 8), "decoupled": (1, 2, 8, 16),
+    "data-parallel": (1,), "diloco": (2, 4, 8), "streaming": (2, 4, 8), "decoupled": (1, 2, 4, 8, 16),
 })  # fmt: skip
-"""Text at `tiny`, by method: every M that is trained there, but for the one that was swept."""
+"""Text at `tiny`, by method: every M that is trained there. At M = 4 the sweep chose the rate before eta and
+mu, and at the end of its grid for some; here it is looked at once more."""
 
 
 def places(size: Size) -> tuple[Place, ...]:
-    """Where other experiments train at this size and the sweep did not."""
+    """Where other experiments train at this size."""
     if size != "tiny":
         return (Place("data-parallel"), Place("decoupled", SWEPT_LEARNERS))
     text = [Place(method, learners) for method, counts in TINY.items() for learners in counts]

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 
+from atoll.errors import ConfigError
 from atoll.sim.lab.cell import Cell, Method, Row
 from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
 from atoll.sim.lab.tuned import TUNING_SEED, Tuned, cell_for
@@ -28,11 +29,11 @@ LEARNERS = 4
 
 START: Mapping[Method, Tuned] = MappingProxyType({
     "data-parallel": Tuned(4e-3, 8),
-    "diloco": Tuned(4e-3, 8, 0.7, 0.9),
-    "streaming": Tuned(4e-3, 8, 0.4, 0.9),
+    "diloco": Tuned(4e-3, 8, 0.7, 0.9, "mean"),
+    "streaming": Tuned(4e-3, 8, 0.4, 0.9, "mean"),
     "decoupled": Tuned(4e-3, 8, 0.4, 0.9),
 })  # fmt: skip
-"""One learning rate and batch for all; the outer settings are those of the lineage."""
+"""One learning rate and batch for all; the outer settings and merge rules are those of the lineage."""
 BATCHES = (4, 8, 16, 32, 64)
 """From one example for each learner; where there are more learners, the batch is larger (`transferred`)."""
 LOCK_STEP_BATCHES = (1, 2, *BATCHES)
@@ -54,7 +55,13 @@ class Sweep:
     about: str = "every method tuned by coordinate: learning rate, batch, then eta and mu"
 
     def stages(self, request: Request) -> Stages:
-        """Walk all methods side by side; size and seeds are always `tiny` and one."""
+        """Walk all methods side by side; always at `tiny` and one seed."""
+        if request.size != "tiny":
+            raise ConfigError(
+                f"The sweep was asked for at size {request.size}.",
+                "Methods are swept at tiny only; rates and batches of other sizes follow from there.",
+                "Ask for --size tiny, or for `atoll lab run rates` at this size.",
+            )
         walks = {
             method: _Walk(search(start, has_outer=_has_outer(method))) for method, start in START.items()
         }
@@ -118,10 +125,7 @@ def _has_outer(method: Method) -> bool:
 
 def _cell(method: Method, settings: Tuned) -> Cell:
     learners = LEARNERS if _has_outer(method) else 1  # Data-Parallel may take fewer examples than four
-    return cell_for(
-        method, learners, TUNING_SEED, batch=settings.batch, learning_rate=settings.learning_rate,
-        eta=settings.eta, mu=settings.mu,
-    )  # fmt: skip
+    return cell_for(method, learners, TUNING_SEED, **asdict(settings))
 
 
 @dataclass(slots=True)
@@ -158,8 +162,8 @@ def _report(walks: Mapping[Method, _Walk]) -> Report:
         pictures=(_rates_picture(walks), _progress_picture(walks)),
         notes=(
             f"Runs: {counts}. One seed, the same rule, start and grids for every method.",
-            f"Always at text, tiny, M=4 and seed {TUNING_SEED}, which no comparison uses, whatever size and "
-            "seeds were asked for.",
+            f"Always at text, tiny, M=4 and seed {TUNING_SEED}, which no comparison uses, however many seeds "
+            "were asked for. DiLoCo and Streaming merge by the mean, as published, Decoupled by RDA.",
             "The best settings are copied into atoll/sim/lab/tuned.py (SWEPT) by hand.",
             f"The batch of methods with learners begins at {BATCHES[0]} (one example for each learner), "
             f"that of Data-Parallel at {LOCK_STEP_BATCHES[0]}: this favours Data-Parallel.",

@@ -103,4 +103,4 @@ def test_a_place_may_take_the_settings_of_another_method() -> None:
     cell = Place("streaming", 8, settings_of="decoupled").cell("tiny", 1)
     theirs = tuned("text", "tiny", "decoupled", 8)
     assert cell.method == "streaming"
-    assert (cell.learning_rate, cell.batch, cell.eta, cell.mu) == astuple(theirs)
+    assert (cell.learning_rate, cell.batch, cell.eta, cell.mu, cell.merge_rule) == astuple(theirs)

@@ -138,8 +138,8 @@ def test_the_calm_of_the_fleet_is_told_with_figures_of_both_sides() -> None:
         return made_up(cell, participation=0.97 if is_decoupled else 1.0)
 
     (note,) = [note for note in run(MOE, train).notes if "calm" in note]
-    assert "Streaming 100.0 % of offers merged" in note
-    assert "Decoupled 97.0 % of offers merged, adopted after 2.0 steps" in note
+    assert "Streaming: 100.0 % of the learners in a round" in note
+    assert "Decoupled: 97.0 % of the learners in a round, adopted after 2.0 steps" in note
     assert "mixed-hardware" in note
 
 

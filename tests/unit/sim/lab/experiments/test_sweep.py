@@ -90,10 +90,10 @@ def train(cell: Cell) -> Row:
 
 
 def test_all_methods_are_swept_side_by_side_and_no_run_is_made_twice() -> None:
-    stages = SWEEP.stages(Request(size="small", seeds=3))
+    stages = SWEEP.stages(Request(seeds=3))
     first = next(stages)
     assert {cell.method for cell in first} == {"data-parallel", *OUTER}
-    asked, report = drive(SWEEP.stages(Request(size="small", seeds=3)), train)
+    asked, report = drive(SWEEP.stages(Request(seeds=3)), train)
     assert len({cell.key for cell in asked}) == len(asked)
     assert {(cell.task, cell.size, cell.seed) for cell in asked} == {("text", "tiny", 0)}
     assert {cell.learners for cell in asked if cell.method in OUTER} == {4}
