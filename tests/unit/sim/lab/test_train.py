@@ -83,7 +83,8 @@ def test_deaths_are_new_lives():
 
 
 def test_borrowed_learners_save_time_and_leave():
-    alone, helped = row(CELL), row(replace(CELL, fleet=Fleet(extra=2)))
+    cell = replace(CELL, tokens=2 * CELL.tokens)
+    alone, helped = row(cell), row(replace(cell, fleet=Fleet(extra=2)))
     assert helped.tokens == alone.tokens
     assert helped.incarnations == 4
     assert 0.7 < helped.virtual_s / alone.virtual_s < 0.85
