@@ -13,7 +13,7 @@ from typing import Any
 from atoll.sim.lab.cell import Cell, Method, Size, Task
 from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, tokens_of
 
-__all__ = ["TUNING_SEED", "Tuned", "cell_for", "fragments_of", "transferred", "tuned"]
+__all__ = ["TUNING_SEED", "Tuned", "cell_for", "fragments_of", "is_floored", "transferred", "tuned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ RATES: dict[tuple[Task, Method, int], float] = {
 }
 """At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it
 is by more or less than the transferred rate is carried to other sizes."""
-FACTORS: dict[tuple[Size, Method], float] = {}
-"""At other sizes: the best factor of the transferred rate, for Data-Parallel and for Decoupled at
-M = 4, which all others with learners follow."""
+FACTORS: dict[tuple[Size, Method, int], float] = {}
+"""At other sizes: the best factor of the rate that follows from `tiny`, for Data-Parallel (M is 1) and for
+Decoupled at each M, which the other methods with learners follow."""
 
 
 TUNING_SEED = 0
@@ -67,6 +67,11 @@ def fragments_of(interval_steps: int) -> int:
     return min(interval_steps, NUM_FRAGMENTS)
 
 
+def is_floored(task: Task, size: Size, learners: int) -> bool:
+    """Whether Decoupled takes a larger batch than it would choose, because each learner takes an example."""
+    return transferred(task, size, "decoupled", learners).batch > _wanted(task, size, "decoupled")
+
+
 def transferred(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     """The swept settings, moved to another size and M.
 
@@ -75,12 +80,21 @@ def transferred(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     larger, the rate grows by the root. Rates have three digits. Four images take the place of a window.
     """
     found = SWEPT[method]
-    compute = (tokens_of(task, size) / tokens_of(task, "tiny")) ** 2
-    each = WINDOW // NUM_PATCHES if task == "vision" else 1
-    wanted = each * 2.0 ** round(math.log2(found.batch * compute**BATCH_EXPONENT))
+    wanted = _wanted(task, size, method)
     batch = math.ceil(wanted / learners) * learners
-    rate = found.learning_rate * compute**RATE_EXPONENT * math.sqrt(batch / wanted)
+    rate = found.learning_rate * _compute(task, size) ** RATE_EXPONENT * math.sqrt(batch / wanted)
     return replace(found, learning_rate=float(f"{rate:.3g}"), batch=batch)
+
+
+def _wanted(task: Task, size: Size, method: Method) -> float:
+    """The batch by compute alone; below one example where the law goes there."""
+    each = WINDOW // NUM_PATCHES if task == "vision" else 1
+    return each * 2.0 ** round(math.log2(SWEPT[method].batch * _compute(task, size) ** BATCH_EXPONENT))
+
+
+def _compute(task: Task, size: Size) -> float:
+    """Of a run at this size, in runs at `tiny`: tokens are in proportion to parameters."""
+    return (tokens_of(task, size) / tokens_of(task, "tiny")) ** 2
 
 
 def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
@@ -90,7 +104,7 @@ def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     at_tiny = transferred(task, "tiny", base, learners).learning_rate
     chosen = RATES.get((task, base, learners), at_tiny) / at_tiny
     tried: Method = base if base == "data-parallel" else "decoupled"
-    rate = found.learning_rate * chosen * FACTORS.get((size, tried), 1.0)
+    rate = found.learning_rate * chosen * FACTORS.get((size, tried, learners), 1.0)
     return replace(found, learning_rate=float(f"{rate:.3g}"))
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from atoll.sim.lab import tuned
 from atoll.sim.lab.cell import SIZES, Method
-from atoll.sim.lab.tuned import Tuned, cell_for, transferred
+from atoll.sim.lab.tuned import Tuned, cell_for, is_floored, transferred
 
 
 @pytest.fixture(autouse=True)
 def _swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tuned.SWEPT, "decoupled", Tuned(4e-3, 4, 0.4, 0.9))
     monkeypatch.setattr(tuned, "RATES", {("moe", "decoupled", 4): 1e-3})
-    monkeypatch.setattr(tuned, "FACTORS", {("small", "decoupled"): 0.5})
+    monkeypatch.setattr(tuned, "FACTORS", {("small", "decoupled", m): 0.5 for m in (4, 8)})
 
 
 def test_where_it_was_swept_it_is_what_was_found() -> None:
@@ -52,6 +52,12 @@ def test_at_another_size_all_with_learners_follow_the_factor_that_decoupled_foun
         assert cell_for(method, 8, 1, size="small").learning_rate == pytest.approx(moved / 2, rel=0.01)
     lock_step = transferred("text", "small", "data-parallel", 1).learning_rate
     assert cell_for("data-parallel", 1, 1, size="small").learning_rate == lock_step
+
+
+def test_a_batch_that_the_learners_force_is_told() -> None:
+    assert [size for size in SIZES if is_floored("text", size, 8)] == ["0.05M", "tiny"]
+    assert [size for size in SIZES if is_floored("text", size, 4)] == ["0.05M"]
+    assert not any(is_floored("text", size, 2) for size in SIZES)
 
 
 def test_elastic_takes_the_settings_of_data_parallel() -> None:

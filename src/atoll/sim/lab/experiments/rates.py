@@ -5,7 +5,7 @@ same three tries: the transferred rate (`tuned.transferred`) times 0.71, 1 and 1
 Where the best of them is the lowest or the highest, the next one beyond it is tried, until the best lies
 between two others or `MOST` were tried: nobody is judged at the edge of what was tried.
 The asked-for size says which places are tried, so that one command stays affordable: at sizes other than
-`tiny` Data-Parallel and Decoupled at M = 4 are, and other M and methods take the factor that Decoupled found.
+`tiny` Data-Parallel and Decoupled at M = 2, 4, 8 are, and other methods take the factor that Decoupled found.
 
 The centre comes from the sweep and not from earlier results of this experiment: the same command finds the
 same runs again after its results were copied into `tuned`.
@@ -34,6 +34,8 @@ MOST = 9
 """Tries at one place."""
 BEST = "best"
 
+OTHER_SIZES = (2, 4, 8)
+"""At other sizes: the M of Decoupled that are tried."""
 TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
     "data-parallel": (1,), "diloco": (2, 4, 8), "streaming": (2, 4, 8), "decoupled": (1, 2, 4, 8, 16),
 })  # fmt: skip
@@ -44,7 +46,7 @@ mu, and at the end of its grid for some; here it is looked at once more."""
 def places(size: Size) -> tuple[Place, ...]:
     """Where other experiments train at this size."""
     if size != "tiny":
-        return (Place("data-parallel"), Place("decoupled", SWEPT_LEARNERS))
+        return (Place("data-parallel"), *(Place("decoupled", m) for m in OTHER_SIZES))
     text = [Place(method, learners) for method, counts in TINY.items() for learners in counts]
     return (*text, *_of_task("moe"), *_of_task("vision"))
 
@@ -115,8 +117,8 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
         )
     if size != "tiny":
         notes.append(
-            "At this size only Data-Parallel and Decoupled at M = 4 are tried: other M and methods take the "
-            "factor that Decoupled found."
+            "At this size only Data-Parallel and Decoupled are tried: other methods take the factor that "
+            "Decoupled found at the same M."
         )
     tasks = dict.fromkeys(place.task for place in found)
     return Report(

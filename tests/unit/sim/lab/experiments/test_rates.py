@@ -45,7 +45,7 @@ def test_tiny_covers_what_parity_learners_moe_and_vision_train() -> None:
 
 
 def test_other_sizes_try_data_parallel_and_decoupled() -> None:
-    expected = {Place("data-parallel"), Place("decoupled", 4)}
+    expected = {Place("data-parallel"), *(Place("decoupled", m) for m in (2, 4, 8))}
     assert set(places("small")) == set(places("0.05M")) == expected
 
 

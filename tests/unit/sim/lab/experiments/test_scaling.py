@@ -107,3 +107,22 @@ def test_the_authors_points_lie_beside_ours_as_reference() -> None:
     assert shown["extended (ours) M=4"].x[-1] == AUTHORS[4][0][0]
     assert not shown["decoupled M=4"].is_reference
     assert len(shown["decoupled M=4"].error) == len(SIZES)
+
+
+def test_points_whose_batch_the_learners_force_are_marked_and_not_fitted() -> None:
+    def steep_where_forced(parameters: int) -> float:
+        return 40.0 if parameters < 200_000 else law(0.5)(parameters)
+
+    report = run(steep_where_forced)
+    assert report.figures["exponent at M=8"] == pytest.approx(0.5, abs=0.01)
+    assert report.figures["exponent at M=2"] > 0.7
+    marked = [[cell.endswith("*") for cell in row[3::2]] for row in report.tables[0].rows]
+    assert marked == [[False, True, True], [False, False, True], *[[False] * 3] * 3]
+
+
+def test_what_differs_from_size_to_size_widens_the_interval_of_the_exponent() -> None:
+    smooth, rough = run(law(0.7)), run(lambda n: law(0.7)(n) * (1.2 if n in (100_000, 400_000) else 0.8))
+    ((narrow, *_), (wide, *_)) = steepness(smooth), steepness(rough)
+    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
+    assert wide.verdict == "not resolved"
+    assert wide.advice == "More sizes would tell, not more seeds."
