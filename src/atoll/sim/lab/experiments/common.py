@@ -72,18 +72,18 @@ def _has_model(task: Task, size: Size) -> bool:
 
 
 def ask(
-    arms: Mapping[Name, Arm], seeds: int, fine: Collection[Name] = (), fine_seeds: int = 0
+    arms: Mapping[Name, Arm], seeds: int, fine: Collection[Name] = (), fine_seeds: int = 0, first: int = 1
 ) -> Generator[Sequence[Cell], Sequence[Row], dict[Name, tuple[Row, ...]]]:
-    """One stage: every arm at seeds 1 to `seeds`, those in `fine` to `fine_seeds`; gives the rows of each arm
-    in the order of seeds.
+    """One stage: every arm at so many seeds from `first` on, those in `fine` at `fine_seeds`; gives the rows
+    of each arm in the order of seeds.
 
     Use it as `rows = yield from ask(arms, request.seeds)`. Cells come seed by seed, so that a run that was
     interrupted has finished whole pairs first; a cell that two arms share is asked for once.
     """
-    numbers = {name: range(1, 1 + (fine_seeds if name in fine else seeds)) for name in arms}
+    numbers = {name: range(first, first + (fine_seeds if name in fine else seeds)) for name in arms}
     wanted = {
         (name, seed): arm(seed)
-        for seed in range(1, 1 + max(seeds, fine_seeds))
+        for seed in range(first, first + max(seeds, fine_seeds))
         for name, arm in arms.items()
         if seed in numbers[name]
     }
