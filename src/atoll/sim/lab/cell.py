@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -18,7 +19,8 @@ from typing import Any, Literal, get_args
 from atoll.errors import ConfigError
 
 __all__ = [
-    "METHODS", "SIZES", "TASKS", "VERSION", "Cell", "Fleet", "Ideas", "Method", "Row", "Size", "Task",
+    "METHODS", "PYTHON", "SIZES", "TASKS", "VERSION", "Cell", "Fleet", "Ideas", "Method", "Row", "Size",
+    "Task",
 ]  # fmt: skip
 
 Task = Literal["text", "moe", "vision"]
@@ -28,6 +30,8 @@ TASKS: tuple[Task, ...] = get_args(Task)
 METHODS: tuple[Method, ...] = get_args(Method)
 SIZES: tuple[Size, ...] = get_args(Size)
 
+PYTHON = "{}.{}".format(*sys.version_info[:2])
+"""The text is the standard library's own, which every minor version writes anew."""
 VERSION = 3
 """Counted up when the same settings give other bits; rows of another version are not found again."""
 
@@ -219,6 +223,9 @@ class Row:
     """Of the bits of the final model."""
     wall_s: float
     cpu_s: float
+    python: str = ""
+    """Of the version whose standard library was the text, such as 3.11; empty for a row that does not say."""
+    torch: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `Row.of` makes them a row again."""

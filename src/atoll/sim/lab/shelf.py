@@ -5,8 +5,9 @@ file is indented and sorted, so that a person finds a row by eye. It is written 
 then renamed: a reader meets a whole file or none, and of two processes that finish the same cell the last one
 stays, with the same values.
 
-What is read is believed only if it is whole, of this version of the lab, and about the very settings that
-its name stands for. Anything else is left out with a sentence, and written anew when its cell was trained.
+What is read is believed only if it is whole, of this version of the lab, of this version of Python (whose
+library is the text), and about the very settings that its name stands for. Anything else is left out with a
+sentence, and written anew when its cell was trained.
 
 A key names the plain settings of a cell (`Cell.plain`), so one Data-Parallel run answers for every number of
 learners; the row that `find` returns carries the cell that was asked for.
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.errors import AtollError, StoreError
-from atoll.sim.lab.cell import VERSION, Cell, Row
+from atoll.sim.lab.cell import PYTHON, VERSION, Cell, Row
 
 __all__ = ["Shelf", "check_writable", "write_whole"]
 
@@ -168,6 +169,8 @@ def _row_of(values: Mapping[str, Any], key: str) -> Row:
     if values["version"] != VERSION:
         raise StoreError(f"it is of version {values['version']} of the lab, and this is {VERSION}.")
     row = Row.of(values)
+    if row.python not in ("", PYTHON):
+        raise StoreError(f"its text was the library of Python {row.python}, and this is {PYTHON}.")
     if row.cell.key != key:
         raise StoreError("it is not about the settings that its name stands for.")
     return row

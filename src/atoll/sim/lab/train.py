@@ -19,7 +19,7 @@ from atoll.numerics.local import LocalModel
 from atoll.numerics.outer import digest
 from atoll.recipes import networks
 from atoll.recipes.learning import schedule
-from atoll.sim.lab.cell import Cell, Row
+from atoll.sim.lab.cell import PYTHON, Cell, Row
 from atoll.sim.lab.crew import Crew, score
 from atoll.sim.lab.data import Examples, data_of
 from atoll.sim.lab.fleets import Schedule, elastic_steps, schedule_of, tokens_per_example
@@ -57,6 +57,8 @@ def run_cell(cell: Cell, on_progress: OnProgress | None = None) -> Row:
         digest=digest(torch.cat([p.detach().reshape(-1) for p in bench.final.parameters()])),
         wall_s=time.perf_counter() - began,
         cpu_s=time.process_time() - began_cpu,
+        python=PYTHON,
+        torch=torch.__version__,
         **figures,
     )
 

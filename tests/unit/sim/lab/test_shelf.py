@@ -88,6 +88,7 @@ DAMAGE = {
     "unknown settings": lambda text: text.replace('"mu"', '"nu"'),
     "impossible settings": lambda text: text.replace('"learners": 4', '"learners": 3'),
     "other settings": lambda text: text.replace('"seed": 1', '"seed": 7'),
+    "other library": lambda text: text.replace('"python": ""', '"python": "2.7"'),
     "no text": lambda text: "\udcff",
 }
 
