@@ -101,7 +101,7 @@ def _fit(points: Sequence[_Point], learners: int) -> Power | None:
     """None if there is no second size, or a run that did not end in a finite loss."""
     fitted = [point for point in points if not point.is_floored(learners)]
     pairs = [(float(point.parameters), gap) for point in fitted for gap in point.gap(learners).values]
-    if len(fitted) < 2 or not all(math.isfinite(gap) for _, gap in pairs):
+    if len({x for x, _ in pairs}) < 2 or not all(math.isfinite(gap) for _, gap in pairs):
         return None
     by_seed = fit_power([x for x, _ in pairs], [y for _, y in pairs])
     by_size = fit_power(

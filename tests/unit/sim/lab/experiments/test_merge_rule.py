@@ -1,64 +1,70 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from atoll.sim.lab.cell import Cell, Row
-from atoll.sim.lab.experiments.merge_rule import MERGE_RULE, rules
+from atoll.sim.lab.experiments.merge_rule import MERGE_RULE, RATE_FACTORS, tried
 from atoll.sim.lab.report import Report, Request
-from atoll.sim.lab.tuned import tuned
+from atoll.sim.lab.tuned import TUNING_SEED, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
-def train(cell: Cell, mean_costs: dict[float, float]) -> Row:
-    """The mean costs so many percent at eta times so much; the other rules are equal."""
-    factor = round(cell.eta / tuned("text", "tiny", "decoupled", cell.learners).eta, 1)
-    cost = mean_costs[factor] if cell.merge_rule == "mean" else 0.0
+def train(cell: Cell, mean_cost: float) -> Row:
+    """The mean costs so many percent at its best, eta 0.4 and twice the rate; the other rules are equal."""
+    factor = round(cell.learning_rate / tuned("text", "tiny", "decoupled", cell.learners).learning_rate, 1)
+    cost = 0.0
+    if cell.merge_rule == "mean":
+        cost = mean_cost + 5 * (cell.eta != 0.4) + 3 * (factor != 2)
+    elif (cell.eta, cell.mu, factor) != (0.4, 0.8, 1):
+        cost = 4.0
     wobble = 0.01 * (cell.seed % 3) * (cell.merge_rule != "rda")
     return made_up(cell, (2 + 0.1 * cell.seed) * (1 + (cost + wobble) / 100))
 
 
-def report_of(mean_costs: dict[float, float], seeds: int = 5) -> tuple[list[Cell], Report]:
-    return drive(MERGE_RULE.stages(Request(seeds=seeds)), lambda cell: train(cell, mean_costs))
+def report_of(mean_cost: float, seeds: int = 5) -> tuple[list[Cell], Report]:
+    return drive(MERGE_RULE.stages(Request(seeds=seeds)), lambda cell: train(cell, mean_cost))
 
 
-WORSE = {1.0: 2.0, 1.4: 1.0, 2.0: 0.2, 1.7: 0.3, 2.8: 1.5}
-BETTER = {1.0: 2.0, 1.4: -1.0, 2.0: 0.2, 1.7: 0.3, 2.8: -1.5}
+def test_both_rules_are_tried_alike_at_a_seed_that_no_claim_uses() -> None:
+    asked, _ = report_of(1.0)
+    screened = [cell for cell in asked if cell.seed == TUNING_SEED]
+    counts = Counter((cell.learners, cell.merge_rule) for cell in screened)
+    assert counts == {(m, name): 3 * len(RATE_FACTORS) for m in (4, 8) for name in ("rda", "mean")}
+    final = Counter((cell.learners, cell.merge_rule) for cell in asked if cell.seed != TUNING_SEED)
+    assert final == {(m, name): 5 for m in (4, 8) for name in ("rda", "rda-everywhere", "mean")}
 
 
-def test_each_count_of_learners_has_five_arms_and_the_mean_three_rates_up_to_the_root_of_m() -> None:
-    asked, _ = report_of(WORSE, seeds=1)
-    assert len(asked) == len({cell.key for cell in asked}) == 10
-    for learners in (4, 8):
-        base = tuned("text", "tiny", "decoupled", learners).eta
-        here = [cell for cell in asked if cell.learners == learners]
-        assert [cell.eta for cell in here if cell.merge_rule != "mean"] == [base, base]
-        rates = [cell.eta / base for cell in here if cell.merge_rule == "mean"]
-        assert rates == pytest.approx([1, learners**0.25, learners**0.5], rel=0.01)
-
-
-def test_rda_is_held_against_the_best_rate_of_the_mean_and_the_table_marks_it() -> None:
-    _, report = report_of(WORSE)
-    marked = [row[0] for table in report.tables for row in table.rows if "best mean" in row[0]]
-    assert marked == ["mean, eta x M^(1/2) (best mean)", "mean, eta x M^(1/4) (best mean)"]
+def test_each_rule_is_given_all_seeds_at_its_best() -> None:
+    asked, report = report_of(1.0)
+    for cell in (cell for cell in asked if cell.seed != TUNING_SEED):
+        factor = cell.learning_rate / tuned("text", "tiny", "decoupled", cell.learners).learning_rate
+        expected = (0.4, 0.9, 2) if cell.merge_rule == "mean" else (0.4, 0.8, 1)
+        assert (cell.eta, cell.mu, factor) == pytest.approx(expected, rel=0.01)
     assert [claim.verdict for claim in report.claims] == ["holds", "holds"]
-    assert report.figures["rda_against_best_mean_m4_percent"] == pytest.approx(-0.2, abs=0.03)
+    assert report.figures["rda_against_mean_m4_percent"] == pytest.approx(-1.0, abs=0.03)
 
 
-def test_the_claims_fail_when_the_mean_is_better_at_a_rate_of_its_own() -> None:
-    _, report = report_of(BETTER)
+def test_the_claims_fail_when_the_mean_is_better_at_settings_of_its_own() -> None:
+    _, report = report_of(-1.0)
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
 
 
-def test_every_arm_is_in_the_table_of_its_count_and_in_the_picture_but_the_default() -> None:
-    _, report = report_of(WORSE)
-    assert [len(table.rows) for table in report.tables] == [5, 5]
+def test_what_was_tried_is_all_in_the_tables() -> None:
+    _, report = report_of(1.0)
+    assert [len(table.rows) for table in report.tables] == [3, 3, 18, 18]
     (picture,) = report.pictures
-    assert picture.names == tuple(rule.name for rule in rules(4)[1:])
+    assert picture.names == ("RDA on embeddings too", "mean")
     assert [series.name for series in picture.series] == ["M = 4", "M = 8"]
-    assert {len(series.y) for series in picture.series} == {4}
 
 
-def test_a_mean_that_blew_up_is_not_the_best_one() -> None:
-    _, report = report_of({**WORSE, 2.0: float("nan"), 2.8: float("nan")})
-    assert "not finite" in report.tables[0].rows[4]
-    assert "best mean" not in report.tables[0].rows[4][0]
+def test_settings_that_blew_up_are_not_the_best_ones() -> None:
+    def wild(cell: Cell) -> Row:
+        is_wild = cell.merge_rule == "mean" and cell.eta == 0.4
+        return made_up(cell, float("nan")) if is_wild else train(cell, 1.0)
+
+    asked, report = drive(MERGE_RULE.stages(Request(seeds=2)), wild)
+    assert {cell.eta for cell in asked if cell.merge_rule == "mean" and cell.seed} == {0.7}
+    assert sum("not finite" in row for row in report.tables[2].rows) == len(RATE_FACTORS)
+    assert len(tried(4, "mean")) == 9
