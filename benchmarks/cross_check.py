@@ -77,9 +77,11 @@ class Agreement:
         """In words."""
         if not math.isfinite(self.spread):
             return "not resolved: one seed has no spread"
-        if self.low <= 0 <= self.high:
-            return "they agree: the difference is within the seeds' spread"
-        return "they differ by more than the seeds' spread explains"
+        if self.low > 0 or self.high < 0:
+            return "they differ by more than the seeds' spread explains"
+        if abs(self.difference) <= self.spread:
+            return "they agree: the difference is within the seeds' spread, and may be none"
+        return "not resolved: the difference may be none, and is larger than the seeds' spread: more seeds"
 
 
 def agreement(real: Sequence[float], lab: Sequence[float]) -> Agreement:

@@ -131,11 +131,13 @@ FAIRNESS = """\
 
 The rule: all methods start from the same weights, see the same data and train the same number of tokens, with
 a learning rate that decays. Each is shown at its own best. At `tiny` and M = 4 all are swept by coordinate
-(learning rate, batch, then eta and mu) in the same manner, with at most 40 runs for each method. At other M
-and tasks three learning rates around the transferred best are tried. At other sizes rate and batch follow
-compute by one published law for all methods, and three rates are tried for Data-Parallel and for Decoupled at
-M = 4, whose factor other M and methods take. Each method may choose its own batch; one with learners takes
-at least an example for each of them, which Data-Parallel need not.
+(learning rate, batch, then eta and mu) in the same manner, with at most 40 runs for each method; DiLoCo and
+Streaming merge by the mean, as they were published. At other M and tasks three learning rates around the
+transferred best are tried, and one more while the best is the lowest or the highest of them. At other sizes
+rate and batch follow compute by one published law for all methods, and rates are tried in the same way for
+Data-Parallel and for Decoupled at each M, whose factor the other methods take: these are less well tuned
+there. Each method may choose its own batch; one with learners takes at least an example for each of them,
+which Data-Parallel need not.
 
 Not everything was settled beforehand. After first runs had been seen (about 40 each time, thrown away) two
 things were changed that also lower the gap to Data-Parallel: each place of a text is given the three bytes

@@ -51,6 +51,13 @@ def test_means_that_differ_more_than_seeds_do_differ(check):
     )
 
 
+def test_a_difference_beyond_the_spread_that_few_seeds_cannot_tell_is_not_resolved(check):
+    found = check.agreement([2.04, 2.06, 2.02], [2.00, 2.02, 1.98])
+    assert found.low < 0 < found.high
+    assert found.difference > found.spread
+    assert found.verdict.startswith("not resolved")
+
+
 def test_one_seed_says_nothing(check):
     found = check.agreement([2.1], [2.0])
     assert found.difference == pytest.approx(5.0)
