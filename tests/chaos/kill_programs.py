@@ -64,10 +64,12 @@ def settings() -> RunConfig:
                 "num_fragments": NUM_FRAGMENTS,
                 "interval_steps": 8,
                 "min_quorum": len(LEARNERS) - 1,
+                "merge_rule": "rda",
                 "heartbeat_s": 0.1,
                 "alive_s": 30.0,
                 "retry_s": 0.3,
             },
+            "outer": {"learning_rate": 0.4, "momentum": 0.5},
             "network": {"data_connections": 2, "piece_bytes": 4096},
             "durability": {"snapshot_every": 4},
         }

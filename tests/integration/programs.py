@@ -51,6 +51,7 @@ def config(
         "num_fragments": fragments,
         "interval_steps": interval,
         "min_quorum": quorum,
+        "merge_rule": "rda",  # with momentum the most that a merge can do, also where a short H has neither
         "heartbeat_s": 0.1,
         "alive_s": alive_s,
         "retry_s": 0.5,
@@ -58,7 +59,9 @@ def config(
     }
     budget = {"ticks": ticks, **sections.pop("budget", {})}
     network = {"data_connections": 2, **sections.pop("network", {})}
-    return RunConfig.from_tables({"sync": sync, "budget": budget, "network": network, **sections})
+    outer = {"learning_rate": 0.4, "momentum": 0.5, **sections.pop("outer", {})}
+    tables = {"sync": sync, "outer": outer, "budget": budget, "network": network, **sections}
+    return RunConfig.from_tables(tables)
 
 
 def model(seed: int = 0) -> nn.Module:

@@ -98,12 +98,14 @@ def flag(name: str, value: object, default: object) -> bool:
     return value
 
 
-def one_of(choices: Sequence[str], so_what: str) -> Rule:
-    """One of a few words."""
+def one_of(choices: Sequence[str], so_what: str, *, or_open: bool = False) -> Rule:
+    """One of a few words; `or_open` lets it stay unset."""
 
-    def rule(name: str, value: object, default: object) -> str:
+    def rule(name: str, value: object, default: object) -> str | None:
+        if or_open and value is None:
+            return None
         if not isinstance(value, str):
-            raise _wrong_type(name, value, "a string", default)
+            raise _wrong_type(name, value, "a string", default or choices[0])
         if value not in choices:
             listed = ", ".join(show(choice) for choice in choices)
             raise ConfigError(

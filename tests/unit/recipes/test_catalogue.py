@@ -85,16 +85,19 @@ def test_a_lean_decoder_reads_a_users_text(tmp_path):
     assert "the text in" in load_recipe("text", data=str(tmp_path)).describe()
 
 
-def test_text_tiny_is_what_the_lab_trains_for_four_learners():
+@pytest.mark.parametrize("size", ["tiny", "small"])
+@pytest.mark.parametrize(("name", "task"), [("text", "text"), ("text-moe", "moe"), ("digits", "vision")])
+def test_lean_recipes_are_what_the_lab_trains_for_four_learners(name, task, size):
+    from atoll.sim.lab.fleets import tokens_per_example
     from atoll.sim.lab.sizes import shape_of
     from atoll.sim.lab.tuned import cell_for
 
-    cell, recipe = cell_for("decoupled", 4, seed=0), load_recipe("text")
+    cell, recipe = cell_for("decoupled", 4, seed=0, task=task, size=size), load_recipe(name, size)
     preset, config = recipe.preset, RunConfig.from_tables(recipe.tables)
     assert (4 * preset.batch_size, preset.learning_rate) == (cell.batch, cell.learning_rate)
-    assert recipe.steps * cell.batch * preset.window == cell.tokens
-    assert preset.shape == shape_of("text", "tiny")
-    assert (config.outer.learning_rate, config.outer.momentum) == (cell.eta, cell.mu)
+    assert recipe.steps * cell.batch * tokens_per_example(cell) == cell.tokens
+    assert preset.shape == shape_of(task, size)
+    assert (*config.outer.eta_mu, config.sync.merge_rule) == (cell.eta, cell.mu, cell.merge_rule)
     assert (config.sync.interval_steps, config.sync.num_fragments) == (
         cell.interval_steps,
         cell.num_fragments,

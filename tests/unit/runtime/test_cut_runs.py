@@ -29,6 +29,7 @@ from tests.integration.conditions import wait_until
 
 CONFIG = RunConfig.from_tables({
     "sync": {"num_fragments": 2, "interval_steps": 4, "num_learners": 2},
+    "outer": {"momentum": 0.5},
     "durability": {"snapshot_every": 4},
     "tape": {"keep_mb": 1},
 })  # fmt: skip

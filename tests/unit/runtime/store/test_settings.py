@@ -17,6 +17,8 @@ from atoll.runtime.store import RunStore, read_run
 from atoll.runtime.store.settings import edits, fixed, is_as_written
 from tests.unit.runtime.store.driver import Driver, config, reload
 
+USUAL = f"momentum = {RunConfig().outer.momentum}"
+
 
 @pytest.fixture
 def run_dir(folder: Path) -> Path:
@@ -33,7 +35,7 @@ def test_an_edited_config_is_named_with_the_setting_and_both_values_and_no_loss_
     driver = Driver(RunStore.open(run_dir, config())).begin()
     assert driver.round(0) == ""
     driver.store.close()
-    edit(run_dir, "momentum = 0.9", "momentum = 0.5")
+    edit(run_dir, USUAL, "momentum = 0.5")
     given = RunConfig.from_toml(run_dir / "config.toml")
     for look in (
         lambda: RunStore.open(run_dir, given),
@@ -45,10 +47,10 @@ def test_an_edited_config_is_named_with_the_setting_and_both_values_and_no_loss_
         with pytest.raises(StoreError) as error:
             look()
         assert f"{run_dir / 'config.toml'} says outer.momentum = 0.5" in error.value.what
-        assert "started with 0.9" in error.value.what
+        assert f"started with {RunConfig().outer.momentum}" in error.value.what
         assert "--accept-loss" not in str(error.value)
     assert not is_as_written(run_dir), "a refusal does not seal what it refuses"
-    edit(run_dir, "momentum = 0.5", "momentum = 0.9")
+    edit(run_dir, "momentum = 0.5", USUAL)
     assert reload(run_dir, config()).state.fragments[0].version == 1
 
 
@@ -79,8 +81,8 @@ def test_settings_that_another_version_of_atoll_does_not_know_are_not_compared()
 def test_fsck_names_the_edited_setting_even_in_a_file_without_its_digest(run_dir):
     RunStore.open(run_dir, config()).close()
     text = config().to_toml()
-    (run_dir / "config.toml").write_text(text.replace("momentum = 0.9", "momentum = 0.5"))
+    (run_dir / "config.toml").write_text(text.replace(USUAL, "momentum = 0.5"))
     (problem,) = check_store(run_dir).problems
-    assert problem == "run.db: the run was started with outer.momentum = 0.9, and config.toml says 0.5."
+    assert problem == f"run.db: the run was started with outer.{USUAL}, and config.toml says 0.5."
     (run_dir / "config.toml").write_text(text)
     assert check_store(run_dir).ok

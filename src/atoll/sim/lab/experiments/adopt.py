@@ -52,9 +52,8 @@ class Mode:
             arm = partial(arm, blend_alpha=self.alpha)
         if self.interval_steps == USUAL:
             return arm
-        eta, mu = default_outer(self.interval_steps)
         steps = self.interval_steps
-        return partial(arm, interval_steps=steps, eta=eta, mu=mu)
+        return partial(arm, interval_steps=steps, **default_outer(steps)._asdict())
 
     @property
     def plain(self) -> Mode:
