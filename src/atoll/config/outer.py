@@ -33,7 +33,7 @@ class Suited(NamedTuple):
 
 OUTER_BY_INTERVAL: tuple[tuple[int, Suited], ...] = (
     (8, Suited(1.0, 0.0, "mean")),
-    (48, Suited(0.4, 0.8, "rda")),
+    (48, Suited(0.4, 0.9, "rda")),
 )
 """Up to which H, rising; a larger one takes `OUTER_RARE`."""
 OUTER_RARE = Suited(0.7, 0.9, "rda")

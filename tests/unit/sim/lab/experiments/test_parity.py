@@ -44,8 +44,9 @@ def claims_about(report: Report, words: str) -> list[Claim]:
 
 
 def set_streaming(patch: pytest.MonkeyPatch, settings: Tuned) -> None:
-    """As if the sweeps had found these for Streaming, and no rate but the transferred one anywhere."""
+    """As if the sweeps had found these for Streaming, and no rate and no momentum but the swept ones anywhere."""
     patch.setattr(tuned, "RATES", {})
+    patch.setattr(tuned, "MOMENTA", {})
     patch.setitem(SWEPT, "streaming", settings)
 
 
