@@ -44,7 +44,7 @@ def claims_about(report: Report, words: str) -> list[Claim]:
 
 
 def set_streaming(patch: pytest.MonkeyPatch, settings: Tuned) -> None:
-    """As if the sweeps had found these for Streaming, and no rate and no momentum but the swept ones anywhere."""
+    """As if the sweeps had found these for Streaming, and neither rate nor momentum differed by M."""
     patch.setattr(tuned, "RATES", {})
     patch.setattr(tuned, "MOMENTA", {})
     patch.setitem(SWEPT, "streaming", settings)
