@@ -138,7 +138,7 @@ class Peer:
 
         assert self.accepted is not None
         sync = RunConfig.from_toml(self.accepted.config).sync
-        self.manifest = partition(model(), sync.num_fragments, sync.rule)
+        self.manifest = partition(model(), sync.num_fragments, sync.merge_rule)
         shown = json.dumps(self.manifest.to_dict()).encode() if manifest is None else manifest
         signature = self.identity.sign(self.accepted.challenge, self.name)
         return wire.Model(shown, self.manifest.digest, self.identity.public, signature)

@@ -1,47 +1,33 @@
-"""`[outer]`: the outer optimizer, and which merge rule, rate and momentum suit which H.
+"""`[outer]`: the outer optimizer, and which rate and momentum suit which H.
 
 Momentum mu makes a fragment move eta / (1 - mu) times its merged delta in the long run. When fragments travel
 rarely a delta is long, well averaged, and worth such an extrapolation; when they travel every few steps it is
-mostly the noise of those steps, which RDA keeps at its full length and momentum adds up. There the plain mean
-of the learners' values is best (eta 1, mu 0): at H = 6, M = 4 and 0.1M parameters every setting with RDA or
-with momentum that was tried ended 2.5 to 5 % above it. So what is not set follows from `sync.interval_steps`.
-The figures are provisional until `atoll lab run outer` was run with all seeds.
+mostly the noise of those steps, which momentum adds up. There the plain mean of the learners' values is best
+(eta 1, mu 0): at H = 6, M = 4 and 0.1M parameters every setting with momentum that was tried ended 2.5 to 5 %
+above it. So what is not set follows from `sync.interval_steps`. The figures are provisional until
+`atoll lab run outer` was run with all seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from atoll.config.rules import Rule, check, number
-from atoll.config.sync import MergeRule
 
-__all__ = ["OUTER_BY_INTERVAL", "OuterConfig", "Suited", "default_outer"]
+__all__ = ["OUTER_BY_INTERVAL", "OuterConfig", "default_outer"]
 
-
-class Suited(NamedTuple):
-    """What suits an H."""
-
-    eta: float
-    """The outer learning rate."""
-    mu: float
-    """The outer momentum."""
-    merge_rule: MergeRule
-    """How offers become one."""
+OUTER_BY_INTERVAL: tuple[tuple[int, float, float], ...] = ((8, 1.0, 0.0),)
+"""(largest H, eta, mu), rising; a larger H takes `OUTER_RARE`."""
+OUTER_RARE = (0.7, 0.9)
 
 
-OUTER_BY_INTERVAL: tuple[tuple[int, Suited], ...] = (
-    (8, Suited(1.0, 0.0, "mean")),
-    (48, Suited(0.4, 0.9, "rda")),
-)
-"""Up to which H, rising; a larger one takes `OUTER_RARE`."""
-OUTER_RARE = Suited(0.7, 0.9, "rda")
-
-
-def default_outer(interval_steps: int) -> Suited:
-    """What is done with fragments that travel every H steps, unless a config says otherwise."""
-    return next((suited for largest, suited in OUTER_BY_INTERVAL if interval_steps <= largest), OUTER_RARE)
+def default_outer(interval_steps: int) -> tuple[float, float]:
+    """eta and mu for fragments that travel every H steps, unless a config says otherwise."""
+    for largest, eta, mu in OUTER_BY_INTERVAL:
+        if interval_steps <= largest:
+            return eta, mu
+    return OUTER_RARE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +44,11 @@ class OuterConfig:
 
     def at(self, interval_steps: int) -> OuterConfig:
         """With what is not set filled in for this H."""
-        suited = default_outer(interval_steps)
+        eta, mu = default_outer(interval_steps)
         return replace(
             self,
-            learning_rate=suited.eta if self.learning_rate is None else self.learning_rate,
-            momentum=suited.mu if self.momentum is None else self.momentum,
+            learning_rate=eta if self.learning_rate is None else self.learning_rate,
+            momentum=mu if self.momentum is None else self.momentum,
         )
 
     @property

@@ -98,14 +98,12 @@ def flag(name: str, value: object, default: object) -> bool:
     return value
 
 
-def one_of(choices: Sequence[str], so_what: str, *, or_open: bool = False) -> Rule:
-    """One of a few words; `or_open` lets it stay unset."""
+def one_of(choices: Sequence[str], so_what: str) -> Rule:
+    """One of a few words."""
 
-    def rule(name: str, value: object, default: object) -> str | None:
-        if or_open and value is None:
-            return None
+    def rule(name: str, value: object, default: object) -> str:
         if not isinstance(value, str):
-            raise _wrong_type(name, value, "a string", default or choices[0])
+            raise _wrong_type(name, value, "a string", default)
         if value not in choices:
             listed = ", ".join(show(choice) for choice in choices)
             raise ConfigError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from atoll.config import toml
-from atoll.config.outer import OuterConfig, default_outer
+from atoll.config.outer import OuterConfig
 from atoll.config.rules import count, show
 from atoll.config.sections import (
     SECTIONS,
@@ -69,11 +69,7 @@ class RunConfig:
                     f"Write [{name}] and the settings below it in TOML, "
                     f"or pass {name}=atoll.config.{section.__name__}(...) in Python.",
                 )
-        steps = self.sync.interval_steps
-        object.__setattr__(self, "outer", self.outer.at(steps))
-        if self.sync.merge_rule is None:
-            suited = replace(self.sync, merge_rule=default_outer(steps).merge_rule)
-            object.__setattr__(self, "sync", suited)
+        object.__setattr__(self, "outer", self.outer.at(self.sync.interval_steps))
         _refuse_a_closed_door(self.sync, self.network.max_learners)
         _refuse_shared_shards(self.sync.num_learners, self.data.num_shards)
 

@@ -41,9 +41,8 @@ class SyncConfig:
     """What a published fragment does to a learner's own progress: `overwrite`, `blend`, `rebase`."""
     blend_alpha: float = 0.5
     """alpha: share of its own value that a learner keeps when `adopt` is `blend`; 0 is overwrite."""
-    merge_rule: MergeRule | None = None
-    """How offers become one: `rda` averages directions and keeps the norm, `mean` averages values. Not set:
-    what suits `interval_steps`."""
+    merge_rule: MergeRule = "mean"
+    """How offers become one: `mean` averages values, `rda` (the paper's) directions and norms apart."""
     heartbeat_s: float = 1.0
     """Seconds between two beats of the syncer, and the longest silence of an idle learner."""
     alive_s: float = 5.0
@@ -52,12 +51,6 @@ class SyncConfig:
     """Seconds before an unanswered request is sent again."""
     live_s: float = 600.0
     """Seconds within which a healed, stepping, connected quorum must see a merge (I10)."""
-
-    @property
-    def rule(self) -> MergeRule:
-        """The merge rule; in a `RunConfig` it is always set."""
-        assert self.merge_rule is not None, "only a RunConfig chooses the rule that suits H"
-        return self.merge_rule
 
     def __post_init__(self) -> None:
         _refuse_data_parallel(self.algorithm)
@@ -118,7 +111,7 @@ _RULES: Mapping[str, Rule] = {
     "averaging": number("The moving averages would never follow what is measured.", above=0, at_most=1),
     "adopt": one_of(params.ADOPT_MODES, "Learners would not know how to take in a published fragment."),
     "blend_alpha": number("Learners would not come together.", at_least=0, below=1),
-    "merge_rule": one_of(MERGE_RULES, "Offers could not be merged.", or_open=True),
+    "merge_rule": one_of(MERGE_RULES, "Offers could not be merged."),
     "heartbeat_s": number("The syncer would beat without pause.", at_least=SHORTEST_S),
     "alive_s": number("No learner would ever count as connected.", at_least=SHORTEST_S),
     "retry_s": number("Requests would be sent again without pause.", at_least=SHORTEST_S),

@@ -93,9 +93,9 @@ def _known(kind: str, value: str, known: Sequence[str]) -> None:
 def _tables(
     num_fragments: int, interval_steps: int, **more: Mapping[str, object]
 ) -> Mapping[str, Mapping[str, object]]:
-    """Outer 0.7 / 0.5 does better than 0.4 / 0.9 over so few merges: long momentum needs a long run."""
+    """RDA with 0.7 / 0.5 does better than with 0.4 / 0.9 over so few merges: momentum needs a long run."""
     return MappingProxyType({
-        "sync": {"num_fragments": num_fragments, "interval_steps": interval_steps},
+        "sync": {"num_fragments": num_fragments, "interval_steps": interval_steps, "merge_rule": "rda"},
         "outer": {"learning_rate": 0.7, "momentum": 0.5},
         **more,
     })  # fmt: skip

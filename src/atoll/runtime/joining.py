@@ -219,7 +219,7 @@ class _Joining:
     def _show_model(self, accepted: wire.Accepted) -> wire.Model:
         if self.config is None:
             config = RunConfig.from_toml(accepted.config)
-            manifest = partition(self.model, config.sync.num_fragments, config.sync.rule)
+            manifest = partition(self.model, config.sync.num_fragments, config.sync.merge_rule)
             self._build(config, manifest)
         elif self.learner is not None:  # a syncer that was restarted may have another budget
             self.learner.config = RunConfig.from_toml(accepted.config)

@@ -14,7 +14,7 @@ Verdict = Literal["holds", "fails", "not resolved"]
 Stages = Generator[Sequence[Cell], Sequence[Row], "Report"]
 """Yields the cells it needs next, is sent their rows in the same order, and returns its report. Stages that
 follow from earlier rows (a learning rate chosen, then seeds at it) come one after the other."""
-FINE = 3
+FINE = 2
 """How many times the seeds that fine claims are given."""
 
 

@@ -52,8 +52,8 @@ class Mode:
             arm = partial(arm, blend_alpha=self.alpha)
         if self.interval_steps == USUAL:
             return arm
-        steps = self.interval_steps
-        return partial(arm, interval_steps=steps, **default_outer(steps)._asdict())
+        eta, mu = default_outer(self.interval_steps)
+        return partial(arm, interval_steps=self.interval_steps, eta=eta, mu=mu)
 
     @property
     def plain(self) -> Mode:

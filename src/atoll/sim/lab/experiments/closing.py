@@ -60,8 +60,6 @@ class Idea:
     ideas: Ideas = field(default_factory=Ideas)
     batch_factor: int = 1
     """Of the batch; the learning rate grows by its root."""
-    rate_factor: float = 1.0
-    """Of the learning rate."""
     eta_factor: float = 1.0
     is_early: bool = False
     """Whether the first quarter of the run has a smaller H, and the rest a larger one."""
@@ -75,10 +73,8 @@ VALUE_BITS = {"bf16": 16, "int4": 4, "int2": 2}
 MOMENT_BITS = 32
 """Two moments in bf16."""
 
-PLAIN_MERGES = (("merge_rule", "mean"), ("eta", 1.0), ("mu", 0.0))
+PLAIN_MERGES = (("eta", 1.0), ("mu", 0.0))
 """Plain averaging: the model is the mean of the learners'."""
-HOTTER = 2**0.5
-"""Plain averages of noisy steps are calmer than RDA, and bear a larger learning rate."""
 
 IDEAS: tuple[Idea, ...] = (
     Idea(name="int4 at a quarter of H", kind="rounds", changes=FOUR_BITS),
@@ -86,21 +82,18 @@ IDEAS: tuple[Idea, ...] = (
         name="int4 at a quarter of H, plain averages",
         kind="rounds",
         changes=(*FOUR_BITS, *PLAIN_MERGES),
-        rate_factor=HOTTER,
     ),
     Idea(
         name="int4 at a quarter of H, plain averages, rebase",
         kind="rounds",
         changes=(*FOUR_BITS, *PLAIN_MERGES, REBASE),
-        rate_factor=HOTTER,
     ),
     Idea(
         name="int2 at an eighth of H, plain averages, rebase",
         kind="rounds",
         changes=(*TWO_BITS, *PLAIN_MERGES, REBASE),
-        rate_factor=HOTTER,
     ),
-    Idea(name="plain averages", kind="rounds", changes=PLAIN_MERGES, rate_factor=HOTTER),
+    Idea(name="plain averages", kind="rounds", changes=PLAIN_MERGES),
     Idea(name="rebase", kind="adopt", changes=(REBASE,)),
     Idea(name="tau 1", kind="overlap", changes=(("overlap_steps", 1),)),
     Idea(name="batch x 2", kind="batch", batch_factor=2),
@@ -139,22 +132,21 @@ LOCK_STEP: Key = (0, PLAIN)
 
 
 def plain_cell(learners: int, seed: int, size: Size = "tiny") -> Cell:
-    """What every idea is compared with: the paper's settings, at the rates that were tuned."""
+    """What every idea is compared with: the paper's H, overlap, adoption and codec, as tuned."""
     return cell_for(
         "decoupled", learners, seed, size=size, interval_steps=24, overlap_steps=2,
-        adopt="overwrite", codec_up="bf16", codec_down="bf16", merge_rule="rda",
+        adopt="overwrite", codec_up="bf16", codec_down="bf16",
     )  # fmt: skip
 
 
 def cell_with(plain: Cell, mix: Mix) -> Cell:
     """The default with all these ideas at work, at the H that keeps the bytes equal."""
     batch_factor = math.prod(idea.batch_factor for idea in mix)
-    rate_factor = math.prod(idea.rate_factor for idea in mix)
     changed = replace(
         plain,
         **dict(change for idea in mix for change in idea.changes),
         batch=plain.batch * batch_factor,
-        learning_rate=plain.learning_rate * math.sqrt(batch_factor) * rate_factor,
+        learning_rate=plain.learning_rate * math.sqrt(batch_factor),
         ideas=replace(Ideas(), **_set_ideas(mix)),
     )
     # Rounds that are dearer must be rarer; of fewer steps a larger share must end in a round.

@@ -22,6 +22,7 @@ from atoll.sim.lab.tuned import TUNING_SEED, cell_for, transferred
 
 __all__ = ["MERGE_RULE", "MergeRule", "Rule", "tried"]
 
+TINY: Size = "tiny"
 COUNTS = (4, 8)
 LIMIT_PERCENT = 0.5
 RULE_NAMES = {"rda": "RDA, mean on embeddings", "rda-everywhere": "RDA on embeddings too", "mean": "mean"}
@@ -30,8 +31,8 @@ OUTER: Mapping[str, tuple[tuple[float, float], ...]] = {
     "mean": ((0.7, 0.8), (0.4, 0.9), (0.7, 0.9)),
 }
 """By rule: eta and mu that are tried; those of the mean make up for its shorter deltas."""
-RATE_FACTORS: Mapping[int, tuple[float, ...]] = {4: (1.0, 2**0.5, 2.0), 8: (2.0, 2**1.5, 4.0)}
-"""By M: of the swept learning rate as it is moved to that M; `rates` found that M = 8 wants more."""
+RATES: Mapping[int, tuple[float, ...]] = {4: (2.83e-3, 4e-3, 5.66e-3), 8: (8e-3, 1.13e-2, 1.6e-2)}
+"""By M: the learning rates at `tiny`; other sizes as rates are moved there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Rule:
     merge_rule: str
     eta: float
     mu: float
-    rate_factor: float
+    rate: float
+    """At `tiny`."""
 
     @property
     def name(self) -> str:
@@ -51,7 +53,8 @@ class Rule:
 
     def arm(self, size: Size) -> Arm:
         """Its cells, by seed."""
-        rate = self.rate_factor * transferred("text", size, "decoupled", self.learners).learning_rate
+        here, at_tiny = (transferred("text", s, "decoupled", self.learners) for s in (size, TINY))
+        rate = self.rate * here.learning_rate / at_tiny.learning_rate
         return partial(
             cell_for, "decoupled", self.learners, size=size, merge_rule=self.merge_rule, eta=self.eta,
             mu=self.mu, learning_rate=float(f"{rate:.3g}"),
@@ -61,9 +64,7 @@ class Rule:
 def tried(learners: int, merge_rule: str) -> tuple[Rule, ...]:
     """What a rule is tried with at one number of learners."""
     return tuple(
-        Rule(learners, merge_rule, eta, mu, by)
-        for eta, mu in OUTER[merge_rule]
-        for by in RATE_FACTORS[learners]
+        Rule(learners, merge_rule, eta, mu, rate) for eta, mu in OUTER[merge_rule] for rate in RATES[learners]
     )
 
 

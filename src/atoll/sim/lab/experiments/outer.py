@@ -6,7 +6,7 @@ is mostly the noise of those steps, and a large outer rate throws the model abou
 that way. So one pair of settings is not expected to suit both H = 4 and H = 96.
 
 A setting that moves the model further in a round wants smaller steps in between, so each is tried at the
-tuned learning rate and at twice that. The first stage tries the grid at the seed for tuning, which no claim
+tuned learning rate times 0.71 and 1.41. The first stage tries the grid at the seed for tuning, which no claim
 uses; there each setting gets its rate, and the best three of each H are chosen. The second stage gives these,
 our defaults and plain averaging (the mean of the learners' values: no RDA, eta 1, mu 0) all seeds.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from atoll.config import default_outer
+from atoll.config import SyncConfig, default_outer
 from atoll.sim.lab.cell import Row, Size
 from atoll.sim.lab.experiments.common import Arm, ask
 from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
@@ -34,7 +34,7 @@ BEST = 3
 """How many of each H are given all seeds."""
 
 RULES = {"rda": "RDA", "mean": "mean"}
-RATE_FACTORS = (1.0, 2.0)
+RATE_FACTORS = (2**-0.5, 2**0.5)
 """Of the tuned learning rate."""
 TRIED: tuple[tuple[str, float, float], ...] = (
     ("rda", 0.4, 0.0), ("rda", 0.7, 0.0), ("rda", 0.4, 0.5), ("rda", 0.4, 0.8), ("rda", 0.4, 0.9),
@@ -87,7 +87,7 @@ Screened = Mapping[tuple[Setting, float], Row]
 
 def default_at(interval_steps: int) -> Setting:
     """Our setting at this H."""
-    return Setting(interval_steps, *default_outer(interval_steps))
+    return Setting(interval_steps, *default_outer(interval_steps), SyncConfig().merge_rule)
 
 
 def plain_at(interval_steps: int) -> Setting:
@@ -187,7 +187,7 @@ def _table(found: _Found, steps: int) -> Table:
 
     return Table(
         title=f"Outer settings at H = {steps}, M = {LEARNERS}, best first",
-        columns=("outer", "learning rate x", *(f"seed 0, rate x {by:g}" for by in RATE_FACTORS), "seeds",
+        columns=("outer", "learning rate x", *(f"seed 0, rate x {by:.2f}" for by in RATE_FACTORS), "seeds",
                  "held-out loss", "against the default"),
         rows=tuple(_line(found, one) for one in sorted(grid(steps), key=rank)),
     )  # fmt: skip
@@ -197,7 +197,7 @@ def _line(found: _Found, one: Setting) -> tuple[str, ...]:
     rows = found.rows.get(one, ())
     return (
         one.name,
-        f"{found.chosen[one]:g}",
+        f"{found.chosen[one]:.2f}",
         *(shown_loss([found.screened[one, by]]).split(" ±")[0] for by in RATE_FACTORS),
         f"{len(rows)}",
         shown_loss(rows) if rows else "-",

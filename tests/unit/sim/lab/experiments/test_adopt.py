@@ -33,7 +33,7 @@ def test_what_is_compared_differs_in_how_it_adopts_and_in_nothing_else() -> None
         assert len({str({k: v for k, v in cell.settings().items() if k not in free}) for cell in here}) == 1
         assert here[0].num_fragments == min(12, steps)
     often = [cell for cell in asked if cell.interval_steps == 6]
-    assert (often[0].eta, often[0].mu, often[0].merge_rule) == default_outer(6)
+    assert (often[0].eta, often[0].mu) == default_outer(6)
 
 
 def test_the_default_is_held_against_the_best_other_way_at_each_interval() -> None:

@@ -5,7 +5,7 @@ import pytest
 from atoll.numerics.codec import CODECS
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.bits import BITS, WIRES
-from atoll.sim.lab.report import Report, Request
+from atoll.sim.lab.report import FINE, Report, Request
 from tests.unit.sim.lab.made_up import drive, made_up
 
 VALUES = 900 * 93_000 / 12
@@ -33,12 +33,12 @@ def line(report: Report, name: str) -> tuple[str, ...]:
     return found
 
 
-def test_a_seed_costs_fifteen_runs_and_those_of_the_claims_get_thrice_the_seeds() -> None:
+def test_a_seed_costs_fifteen_runs_and_those_of_the_claims_get_more_seeds() -> None:
     assert len(report_of({}, seeds=1)[0]) == 15 == len(WIRES)
     asked, report = report_of({}, seeds=2)
-    assert len(asked) == 2 * 15 + 4 * 4
-    assert {claim.seeds for claim in report.claims} == {6}
-    assert (line(report, "int4 both ways")[3], line(report, "int8 both ways")[3]) == ("6", "2")
+    assert len(asked) == 2 * 15 + 4 * 2 * (FINE - 1)
+    assert {claim.seeds for claim in report.claims} == {2 * FINE}
+    assert (line(report, "int4 both ways")[3], line(report, "int8 both ways")[3]) == (f"{2 * FINE}", "2")
     assert len({cell.key for cell in asked}) == len(asked)
     assert {cell.learners for cell in asked} == {4}
 

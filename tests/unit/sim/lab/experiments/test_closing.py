@@ -80,14 +80,12 @@ def test_no_idea_at_all_is_the_default() -> None:
     assert cell_with(PLAIN, ()) == PLAIN
 
 
-def test_fewer_bits_travel_more_often_and_plain_averages_take_a_larger_rate() -> None:
+def test_fewer_bits_travel_more_often_and_plain_averages_have_no_momentum() -> None:
     often = cell_with(PLAIN, (idea("int4 at a quarter of H"),))
     assert (often.interval_steps, often.num_fragments, often.eta, often.mu) == (6, 6, PLAIN.eta, PLAIN.mu)
-    assert often.learning_rate == PLAIN.learning_rate
     oftener = cell_with(PLAIN, (idea("int2 at an eighth of H, plain averages, rebase"),))
     assert (oftener.interval_steps, oftener.num_fragments, oftener.adopt) == (3, 3, "rebase")
-    assert (oftener.merge_rule, oftener.eta, oftener.mu) == ("mean", 1.0, 0.0)
-    assert oftener.learning_rate == pytest.approx(PLAIN.learning_rate * 2**0.5)
+    assert (oftener.eta, oftener.mu, oftener.learning_rate) == (1.0, 0.0, PLAIN.learning_rate)
 
 
 def test_a_larger_batch_takes_fewer_steps_a_higher_rate_and_a_smaller_interval() -> None:

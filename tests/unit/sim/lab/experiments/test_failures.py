@@ -12,7 +12,7 @@ from atoll.sim.lab.experiments.failures import (
     STEADY,
     published,
 )
-from atoll.sim.lab.report import Claim, Report, Request
+from atoll.sim.lab.report import FINE, Claim, Report, Request
 from atoll.sim.units import YEAR
 from tests.unit.sim.lab.made_up import drive, made_up
 
@@ -43,10 +43,10 @@ def claim(report: Report, *words: str) -> Claim:
 
 def test_five_arms_are_trained_for_every_seed_on_equal_tokens() -> None:
     cells, report = report_of(seeds=3)
-    assert len(cells) == len({cell.key for cell in cells}) == 6 * 3 + 3 * 6
+    assert len(cells) == len({cell.key for cell in cells}) == 6 * 3 + 3 * 3 * (FINE - 1)
     assert len({cell.tokens for cell in cells}) == 1
     assert {cell.seed for cell in cells if cell.method != "decoupled"} == {1, 2, 3}
-    assert {one.seeds for one in report.claims} == {9, 3}  # moments lost: no fine claim
+    assert {one.seeds for one in report.claims} == {3 * FINE, 3}  # moments lost: no fine claim
 
 
 def test_the_failing_arms_share_the_chips_of_the_paper() -> None:

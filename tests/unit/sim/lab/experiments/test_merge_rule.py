@@ -5,17 +5,15 @@ from collections import Counter
 import pytest
 
 from atoll.sim.lab.cell import Cell, Row
-from atoll.sim.lab.experiments.merge_rule import MERGE_RULE, RATE_FACTORS, tried
+from atoll.sim.lab.experiments.merge_rule import MERGE_RULE, RATES, tried
 from atoll.sim.lab.report import Report, Request
-from atoll.sim.lab.tuned import TUNING_SEED, transferred
+from atoll.sim.lab.tuned import TUNING_SEED
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
 def place_of(cell: Cell) -> int:
     """Which of its three learning rates a cell has."""
-    factor = cell.learning_rate / transferred("text", "tiny", "decoupled", cell.learners).learning_rate
-    (found,) = [n for n, by in enumerate(RATE_FACTORS[cell.learners]) if abs(by / factor - 1) < 0.01]
-    return found
+    return RATES[cell.learners].index(cell.learning_rate)
 
 
 def train(cell: Cell, mean_cost: float) -> Row:

@@ -6,7 +6,7 @@ import pytest
 
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE, MODES, SLOW
-from atoll.sim.lab.report import Claim, Report, Request
+from atoll.sim.lab.report import FINE, Claim, Report, Request
 from atoll.sim.lab.tuned import SWEPT, Tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
@@ -34,8 +34,11 @@ def claims(report: Report, ratio: str) -> list[Claim]:
 
 def test_four_modes_are_trained_at_three_speed_ratios() -> None:
     cells, report = report_of(seeds=2)
-    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 4 + 4 * 3
-    assert [one.seeds for one in claims(report, "18 % slower") if "within" in one.text] == [6, 6]
+    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 4 + 3 * 2 * (FINE - 1)
+    assert [one.seeds for one in claims(report, "18 % slower") if "within" in one.text] == [
+        2 * FINE,
+        2 * FINE,
+    ]
     assert {one.seeds for one in claims(report, "2x slower")} == {2}
     assert {cell.learners for cell in cells} == {8}
     assert len({cell.tokens for cell in cells}) == 1

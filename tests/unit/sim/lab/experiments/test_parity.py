@@ -15,7 +15,7 @@ from atoll.sim.lab.experiments.moe import MOE
 from atoll.sim.lab.experiments.parity import PARITY, Comparison
 from atoll.sim.lab.experiments.published import EXTENSION
 from atoll.sim.lab.experiments.vision import VISION
-from atoll.sim.lab.report import Claim, Report, Request
+from atoll.sim.lab.report import FINE, Claim, Report, Request
 from atoll.sim.lab.tuned import SWEPT, Tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
@@ -46,7 +46,6 @@ def claims_about(report: Report, words: str) -> list[Claim]:
 def set_streaming(patch: pytest.MonkeyPatch, settings: Tuned) -> None:
     """As if the sweeps had found these for Streaming, and neither rate nor momentum differed by M."""
     patch.setattr(tuned, "RATES", {})
-    patch.setattr(tuned, "MOMENTA", {})
     patch.setitem(SWEPT, "streaming", settings)
 
 
@@ -113,12 +112,12 @@ def test_equal_settings_are_trained_once_and_stand_in_one_line(monkeypatch: pyte
     assert len(claims_about(report, "asynchrony is free")) == 3
 
 
-def test_what_asynchrony_is_measured_by_gets_thrice_the_seeds_at_tiny() -> None:
+def test_what_asynchrony_is_measured_by_gets_more_seeds_at_tiny() -> None:
     report = run(PARITY, trains(decoupled=1.0))
-    assert {claim.seeds for claim in claims_about(report, "asynchrony is free")} == {15}
+    assert {claim.seeds for claim in claims_about(report, "asynchrony is free")} == {5 * FINE}
     assert {claim.seeds for claim in claims_about(report, "published curve")} == {5}
     seeds = {row[0]: row[report.tables[0].columns.index("seeds")] for row in report.tables[0].rows}
-    assert (seeds["data-parallel"], seeds["diloco"], seeds["decoupled"]) == ("5", "5", "15")
+    assert (seeds["data-parallel"], seeds["diloco"], seeds["decoupled"]) == ("5", "5", f"{5 * FINE}")
     asked, _ = drive(PARITY.stages(Request(size="small", seeds=3)), made_up)
     assert {cell.seed for cell in asked} == {1, 2, 3}
 
@@ -130,7 +129,7 @@ def test_the_mean_over_every_m_is_claimed_too() -> None:
 
     (claim,) = claims_about(run(PARITY, train), "the mean over M=2, 4, 8")
     assert claim.value == pytest.approx(0.2)
-    assert (claim.verdict, claim.seeds) == ("holds", 15)
+    assert (claim.verdict, claim.seeds) == ("holds", 5 * FINE)
 
 
 def test_the_calm_of_the_fleet_is_told_with_figures_of_both_sides() -> None:
