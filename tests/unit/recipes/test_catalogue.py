@@ -40,7 +40,7 @@ def test_the_tables_are_settings_that_a_run_accepts_and_merge_25_times(name, siz
     )
     config = RunConfig.from_toml(toml)
     assert recipe.steps // config.sync.interval_steps >= 25
-    outer = (0.4, 0.8) if recipe.preset.network else (0.7, 0.5)
+    outer = (0.7, 0.9) if recipe.preset.network else (0.7, 0.5)
     assert (config.outer.learning_rate, config.outer.momentum) == outer
 
 

@@ -37,8 +37,16 @@ SWEPT: dict[Method, Tuned] = {
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
 
 RATES: dict[tuple[Task, Method, int], float] = {
+    ("text", "diloco", 8): 1.6e-2,
+    ("text", "streaming", 8): 1.6e-2,
+    ("text", "decoupled", 1): 2.83e-3,
+    ("text", "decoupled", 8): 1.13e-2,
+    ("text", "decoupled", 16): 1.13e-2,
     ("moe", "data-parallel", 1): 1.99e-3,
+    ("moe", "streaming", 4): 5.65e-3,
     ("vision", "data-parallel", 1): 7.05e-4,
+    ("vision", "streaming", 4): 9.99e-4,
+    ("vision", "decoupled", 4): 5e-4,
 }
 """At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it
 is by more or less than the transferred rate is carried to other sizes."""
