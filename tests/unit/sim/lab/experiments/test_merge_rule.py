@@ -45,13 +45,13 @@ def test_each_rule_is_given_all_seeds_at_its_best() -> None:
     for cell in (cell for cell in asked if cell.seed != TUNING_SEED):
         expected = (0.4, 0.9, 2) if cell.merge_rule == "mean" else (0.4, 0.8, 0)
         assert (cell.eta, cell.mu, place_of(cell)) == expected
-    assert [claim.verdict for claim in report.claims] == ["holds", "holds"]
-    assert report.figures["rda_against_mean_m4_percent"] == pytest.approx(-1.0, abs=0.03)
-
-
-def test_the_claims_fail_when_the_mean_is_better_at_settings_of_its_own() -> None:
-    _, report = report_of(-1.0)
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
+    assert report.figures["mean_against_rda_m4_percent"] == pytest.approx(1.0, abs=0.03)
+
+
+def test_the_claims_hold_when_the_mean_is_better_at_settings_of_its_own() -> None:
+    _, report = report_of(-1.0)
+    assert [claim.verdict for claim in report.claims] == ["holds", "holds"]
 
 
 def test_what_was_tried_is_all_in_the_tables() -> None:
