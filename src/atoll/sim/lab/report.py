@@ -30,8 +30,8 @@ class Request:
     def fine_seeds(self) -> int:
         """Of the arms that claims of a fraction of a percent rest on.
 
-        Two runs of one seed at `tiny` that differ in little more than rounding end about 0.5 % apart: five
-        pairs tell 0.6 %, fifteen 0.25 %. Larger models cost too much for that, and one seed is a first look.
+        Two runs of one seed at `tiny` that differ in little more than rounding may end 0.5 % apart: then five
+        pairs tell 0.6 %, ten 0.36 %. Larger models cost too much for that, and one seed is a first look.
         """
         return FINE * self.seeds if self.size == "tiny" and self.seeds > 1 else self.seeds
 
