@@ -27,8 +27,13 @@ ENOUGH = 4
 
 
 def config_for(quorum: int) -> RunConfig:
-    sync = {"num_fragments": 2, "interval_steps": 8, "min_quorum": quorum, "heartbeat_s": 0.2}
-    sync["merge_rule"] = "rda"  # as the stranger cuts the model
+    sync = {
+        "num_fragments": 2,
+        "interval_steps": 8,
+        "min_quorum": quorum,
+        "merge_rule": "rda",  # as the stranger cuts the model
+        "heartbeat_s": 0.2,
+    }
     outer = {"learning_rate": 1.0, "momentum": 0.0}  # the merged model is then what its learners found
     return RunConfig.from_tables({"sync": sync, "outer": outer, "codec": {"up": "f32", "down": "f32"}})
 
