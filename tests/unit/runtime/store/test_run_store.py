@@ -110,7 +110,7 @@ def test_a_directory_that_cannot_be_made_is_refused(folder):
     ("other", "name"),
     [
         (RunConfig(sync=SyncConfig(num_fragments=3)), "sync.num_fragments = 2"),
-        (RunConfig.from_tables({"sync": {"num_fragments": 2, "merge_rule": "mean"}}), "sync.merge_rule"),
+        (RunConfig.from_tables({"sync": {"num_fragments": 2, "merge_rule": "rda"}}), "sync.merge_rule"),
         (RunConfig.from_tables({"sync": {"num_fragments": 2, "adopt": "blend"}}), "sync.adopt"),
         (RunConfig.from_tables({"sync": {"num_fragments": 2}, "codec": {"down": "int4"}}), "codec.down"),
         (RunConfig.from_tables({"sync": {"num_fragments": 2}, "outer": {"momentum": 0.5}}), "outer.momentum"),
