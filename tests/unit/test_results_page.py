@@ -143,14 +143,19 @@ def test_what_was_run_is_told_and_only_the_rest_is_listed_as_not_run():
 
 
 def test_a_size_that_is_planned_and_missing_is_listed_though_another_was_run():
-    text = page([result("parity", size="tiny")])
+    text = page([result("parity", losses=(2.0,) * 5), result("bits", losses=(2.0,) * 4)])
     missing = text.split("## Not run yet")[1]
     assert "atoll lab run parity --size small" in missing
     assert "atoll lab run parity --size tiny" not in missing
+    assert "atoll lab run bits --size tiny --seeds 5" in missing  # of fewer seeds than planned
 
 
 def test_when_all_was_run_nothing_is_missing():
-    every = [result(name, size=size) for name, planned in SECTIONS.items() for size, _ in planned.runs]
+    every = [
+        result(name, size=size, losses=(2.0,) * seeds)
+        for name, planned in SECTIONS.items()
+        for size, seeds in planned.runs
+    ]
     assert "Not run yet" not in page(every)
     assert "#not-run-yet" not in page(every)
 
