@@ -13,7 +13,16 @@ from typing import Any
 from atoll.sim.lab.cell import Cell, Method, Size, Task
 from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, tokens_of
 
-__all__ = ["TUNING_SEED", "Tuned", "cell_for", "fragments_of", "is_floored", "transferred", "tuned"]
+__all__ = [
+    "TUNING_SEED",
+    "Tuned",
+    "carried",
+    "cell_for",
+    "fragments_of",
+    "is_floored",
+    "transferred",
+    "tuned",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +107,20 @@ def _compute(task: Task, size: Size) -> float:
     return (tokens_of(task, size) / tokens_of(task, "tiny")) ** 2
 
 
+def carried(task: Task, size: Size, method: Method, learners: int) -> Tuned:
+    """The transferred settings, with the rate that `tiny` chose at this M carried to the size."""
+    found = transferred(task, size, method, learners)
+    at_tiny = transferred(task, "tiny", method, learners).learning_rate
+    rate = found.learning_rate * RATES.get((task, method, learners), at_tiny) / at_tiny
+    return replace(found, learning_rate=float(f"{rate:.3g}"))
+
+
 def tuned(task: Task, size: Size, method: Method, learners: int) -> Tuned:
     """The settings for one method at one place of the table."""
     base: Method = "data-parallel" if method == "elastic" else method
-    found = transferred(task, size, base, learners)
-    at_tiny = transferred(task, "tiny", base, learners).learning_rate
-    chosen = RATES.get((task, base, learners), at_tiny) / at_tiny
+    found = carried(task, size, base, learners)
     tried: Method = base if base == "data-parallel" else "decoupled"
-    rate = found.learning_rate * chosen * FACTORS.get((size, tried, learners), 1.0)
+    rate = found.learning_rate * FACTORS.get((size, tried, learners), 1.0)
     return replace(found, learning_rate=float(f"{rate:.3g}"))
 
 

@@ -7,8 +7,8 @@ between two others or `MOST` were tried: nobody is judged at the edge of what wa
 The asked-for size says which places are tried, so that one command stays affordable: at sizes other than
 `tiny` Data-Parallel and Decoupled at M = 2, 4, 8 are, and other methods take the factor that Decoupled found.
 
-The centre comes from the sweep and not from earlier results of this experiment: the same command finds the
-same runs again after its results were copied into `tuned`.
+The centre comes from the sweep, at other sizes with what `tiny` chose, and not from earlier results of the
+same command: it finds the same runs again after its results were copied into `tuned`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
 from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
-from atoll.sim.lab.tuned import TUNING_SEED, transferred
+from atoll.sim.lab.tuned import TUNING_SEED, carried, transferred
 
 __all__ = ["MOST", "RATES_AROUND", "Rates", "places"]
 
@@ -92,7 +92,8 @@ def _next(tried: Mapping[int, Row]) -> tuple[int, ...]:
 
 
 def _cell(place: Place, size: Size, factor: float) -> Cell:
-    found = transferred(place.task, size, place.method, place.learners)
+    centre = transferred if size == "tiny" else carried
+    found = centre(place.task, size, place.method, place.learners)
     rate = float(f"{factor * found.learning_rate:.3g}")
     return place.cell(size, TUNING_SEED, learning_rate=rate)
 

@@ -13,7 +13,7 @@ from atoll.sim.lab.experiments.learners import COUNTS
 from atoll.sim.lab.experiments.parity import PARITY
 from atoll.sim.lab.experiments.rates import MOST, RATES_AROUND, places
 from atoll.sim.lab.report import Request
-from atoll.sim.lab.tuned import RATES, SWEPT, transferred
+from atoll.sim.lab.tuned import RATES, SWEPT, carried, transferred
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
@@ -23,7 +23,18 @@ def centred(cell: Cell) -> Row:
 
 
 def centre_of(cell: Cell) -> float:
-    return transferred(cell.task, cell.size, cell.method, cell.learners).learning_rate
+    centre = transferred if cell.size == "tiny" else carried
+    return centre(cell.task, cell.size, cell.method, cell.learners).learning_rate
+
+
+def test_other_sizes_begin_at_what_tiny_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        RATES, ("text", "decoupled", 8), 2 * transferred("text", "tiny", "decoupled", 8).learning_rate
+    )
+    asked, _ = drive(RATES_AROUND.stages(Request(size="small")), centred)
+    rates = sorted(cell.learning_rate for cell in asked if (cell.method, cell.learners) == ("decoupled", 8))
+    moved = transferred("text", "small", "decoupled", 8).learning_rate
+    assert rates[1] == pytest.approx(2 * moved, rel=0.01)
 
 
 @pytest.mark.parametrize("size", SIZES)
