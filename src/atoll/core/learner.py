@@ -438,15 +438,14 @@ class LearnerMachine:
         self._report(event.at_ns)
 
     def _maybe_hold(self, now_ns: int) -> None:
-        """Waiting algorithms: stop where a fragment is due (DiLoCo), or an interval after it was taken in.
+        """Waiting algorithms: stop an interval after a fragment was taken in; DiLoCo also from its offer to
+        the adoption of what becomes of it, so that nothing is trained in between.
 
-        Streaming cannot go by the clock, which the syncer shifts on its side alone when newcomers count."""
-        params = self.params
-        streams = params.algorithm == "streaming"
-        limit = params.interval_steps + (params.overlap_steps if params.adopt == "rebase" else 0)
+        Neither goes by the clock, which the syncer shifts on its side alone when newcomers count."""
         for p, slot in enumerate(self.slots):
             fresh = self.steps - slot.origin_steps
-            is_due = fresh >= limit if streams else self.clock % params.interval_steps == params.offset(p)
+            is_offered = self.params.algorithm == "diloco" and slot.offer is not None
+            is_due = is_offered or fresh >= self.params.hold_steps
             if is_due and slot.version >= 0 and fresh > 0 and not self._cut_off(now_ns):
                 self.held_on = p
                 self.hold_until_ns = now_ns + self.params.live_ns

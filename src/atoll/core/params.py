@@ -103,6 +103,13 @@ class RunParams:
         """Whether a round waits for every live learner, and learners for the round."""
         return self.algorithm != "decoupled"
 
+    @property
+    def hold_steps(self) -> int:
+        """Steps on a fragment after which a learner that waits stops. Where Streaming rebases, they are counted
+        from the snapshot, and those of the overlap are its own."""
+        keeps_overlap = self.algorithm == "streaming" and self.adopt == "rebase"
+        return self.interval_steps + (self.overlap_steps if keeps_overlap else 0)
+
     def offset(self, fragment: int) -> int:
         """Tick within the cycle at which a fragment is due: floor(p H / P), distinct as P <= H."""
         return fragment * self.interval_steps // self.num_fragments

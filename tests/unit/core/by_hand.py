@@ -355,10 +355,11 @@ def learner(**values: Any) -> LearnerByHand:
 
 
 def held_learner(**values: Any) -> LearnerByHand:
-    """A diloco learner at the boundary where it waits for fragment 1."""
+    """A diloco learner at the end of its interval, where it waits for fragment 0."""
     hand = learner(algorithm="diloco", **values)
-    hand.step()
-    assert only(hand.step(), do.Hold) == [do.Hold(1, "waiting for fragment 1")]
+    for _ in range(hand.params.interval_steps - 1):
+        assert only(hand.step(), do.Hold) == []
+    assert only(hand.step(), do.Hold) == [do.Hold(0, "waiting for fragment 0")]
     return hand
 
 

@@ -58,9 +58,9 @@ def test_a_repeated_ask_of_a_round_that_ended_is_not_answered_again():
 
 def test_without_a_step_since_the_adoption_it_abstains():
     hand = held_learner()
-    hand.publish(1, 0)
-    (abstain,) = told(hand.ask(0), msg.Abstain)
-    assert abstain == msg.Abstain(NAME, 1, 1, 1, 0, "no step on this fragment since it was adopted")
+    hand.publish(1, 1)
+    (abstain,) = told(hand.ask(1), msg.Abstain)
+    assert abstain == msg.Abstain(NAME, 1, 1, 1, 1, "no step on this fragment since it was adopted")
 
 
 def test_it_abstains_while_its_last_offer_is_in_a_version_that_it_does_not_hold():
@@ -100,9 +100,9 @@ def test_a_body_encoded_after_its_round_ended_is_not_sent():
 
 def test_an_abstention_that_was_lost_is_said_again_in_the_same_words():
     hand = held_learner()
-    hand.publish(1, 0)
-    first = [c for c in hand.ask(0) if isinstance(c, do.Tell) and isinstance(c.message, msg.Abstain)]
-    again = [c for c in hand.ask(0) if isinstance(c, do.Tell) and isinstance(c.message, msg.Abstain)]
+    hand.publish(1, 1)
+    first = [c for c in hand.ask(1) if isinstance(c, do.Tell) and isinstance(c.message, msg.Abstain)]
+    again = [c for c in hand.ask(1) if isinstance(c, do.Tell) and isinstance(c.message, msg.Abstain)]
     assert first
     assert first == again
 

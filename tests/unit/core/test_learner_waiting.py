@@ -18,12 +18,23 @@ def test_decoupled_never_holds_a_learner():
         assert [r.held_on for r in told(commands, msg.Report)] == [-1]
 
 
-def test_a_waiting_learner_is_held_when_a_fragment_is_due_and_says_so():
+def test_diloco_is_held_when_its_interval_has_passed_and_says_so():
     hand = learner(algorithm="diloco")
-    assert only(hand.step(), do.Hold) == []
+    for _ in range(PARAMS.interval_steps - 1):
+        assert only(hand.step(), do.Hold) == []
     commands = hand.step()
-    assert only(commands, do.Hold) == [do.Hold(1, "waiting for fragment 1")]
-    assert [r.held_on for r in told(commands, msg.Report)] == [1]
+    assert only(commands, do.Hold) == [do.Hold(0, "waiting for fragment 0")]
+    assert [r.held_on for r in told(commands, msg.Report)] == [0]
+
+
+@pytest.mark.parametrize(("algorithm", "is_held"), [("diloco", True), ("streaming", False)])
+def test_diloco_trains_nothing_between_its_offer_and_the_adoption(algorithm, is_held):
+    hand = learner(algorithm=algorithm)
+    hand.step()
+    hand.ask(1)
+    commands = hand.step()
+    assert len(told(commands, msg.Header)) == 1
+    assert only(commands, do.Hold) == ([do.Hold(1, "waiting for fragment 1")] if is_held else [])
 
 
 def test_streaming_holds_when_an_interval_has_passed_since_a_fragment_was_taken_in():
@@ -42,24 +53,24 @@ def test_streaming_counts_from_the_snapshot_where_progress_is_rebased():
 
 def test_a_held_learner_answers_asks_and_is_released_by_the_adoption():
     hand = held_learner()
-    commands = hand.ask(1)
+    commands = hand.ask(0)
     assert len(told(commands, msg.Header)) == 1
-    commands = hand.publish(1, 1, round=1, verdict="merged", merged_upto=20)
-    assert only(commands, do.Adopt) == [do.Adopt(1, 1, "d1.1", True, False, False)]
+    commands = hand.publish(1, 0, round=1, verdict="merged", merged_upto=40)
+    assert only(commands, do.Adopt) == [do.Adopt(0, 1, "d0.1", True, False, False)]
     assert only(commands, do.Release) == [do.Release("adopted version 1")]
-    assert only(commands, do.Settle) == [do.Settle(1, 0, 20, "merged")]
+    assert only(commands, do.Settle) == [do.Settle(0, 0, 40, "merged")]
 
 
 def test_a_held_learner_adopts_another_fragment_and_stays_held():
-    commands = held_learner().publish(1, 0)
+    commands = held_learner().publish(1, 1)
     assert len(only(commands, do.Adopt)) == 1
     assert only(commands, do.Release) == []
 
 
 def test_a_held_learner_is_released_when_its_round_is_cancelled_and_by_no_other():
     hand = held_learner()
-    assert only(hand.hear(msg.Cancelled(1, 1, 1, 0, "below quorum")), do.Release) == []
-    commands = hand.hear(msg.Cancelled(1, 1, 2, 1, "below quorum"))
+    assert only(hand.hear(msg.Cancelled(1, 1, 1, 1, "below quorum")), do.Release) == []
+    commands = hand.hear(msg.Cancelled(1, 1, 2, 0, "below quorum"))
     assert only(commands, do.Release) == [do.Release("round cancelled: below quorum")]
 
 
