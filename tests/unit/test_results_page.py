@@ -186,7 +186,9 @@ def test_sections_come_in_a_fixed_order_and_sizes_from_small_to_large():
 def test_a_section_tells_command_size_seeds_time_table_notes_picture_and_raw_json():
     text = page([result("bits", losses=(2.0, 2.1))])
     assert "```\natoll lab run bits --size tiny\n```" in text
-    assert "Size tiny, 2 seeds, 4 training runs: 4 s of one core; the last command took 1 min 01 s." in text
+    assert (
+        "Size tiny, 2 seeds with those that only choose, 4 training runs: 4 s of one core; about 2 s" in text
+    )
     assert "[bits-tiny.json](results/bits-tiny.json)" in text
     assert "| method | loss |\n| :--- | ---: |\n| a\\|b | 2.0 |\n\nMade up.\n" in text
     assert "A note." in text

@@ -110,6 +110,8 @@ class Cell:
     error_feedback: bool = True
     merge_rule: str = "rda"
     """`rda` (mean on embeddings and vectors), `mean`, or `rda-everywhere` (embeddings too)."""
+    max_share: float = 1.0
+    """Largest share of a merge's weight that one learner may have; at 1/M or below all weigh the same."""
     own_parts: bool = False
     """Each learner sees another part of the library, instead of windows from all of it."""
     fleet: Fleet = field(default_factory=Fleet)
@@ -209,7 +211,7 @@ class Row:
     stall_fraction: float
     """Share of the time for which learners were held by the protocol."""
     longest_stop_s: float
-    """Longest time in which no learner was in a step."""
+    """Longest time in which no learner was in a step, from when all have begun."""
     staleness_steps: float
     """Steps between a snapshot and the adoption of what became of it, on average."""
     virtual_s: float

@@ -2,8 +2,9 @@
 
 A training step of a small network costs a fixed time for its operations and a time for each parameter and
 token; the protocol costs each learner a little in every step. `cost_s` is that formula, in seconds of one
-core. `Costs` scales it by what finished rows really took: the median ratio of the same task, size and method,
-or of all rows where there are none of that kind.
+core, midway between two machines that differ by a factor of four at `tiny`. `Costs` scales it by what
+finished rows really took: the median ratio of the same task, size and method, or of all rows where there are
+none of that kind.
 
 `plan` asks an experiment for all its cells without training any: kept rows are answered, and where there is
 none a stand-in with a plausible loss. Where a later stage follows from earlier rows, its cells may be others
@@ -25,11 +26,11 @@ from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, shape_of
 
 __all__ = ["Costs", "Meter", "Plan", "cost_s", "plan", "plans", "walk"]
 
-STEP_S = 14e-3
+STEP_S = 2e-3
 """Operations of one step of all learners together, however small."""
 TOKEN_S = 1.2e-10
 """Forward, backward and optimizer, for each parameter and token."""
-PROTOCOL_S = 1e-3
+PROTOCOL_S = 0.9e-3
 """Clock, snapshots, merges and adoption, for each step of a learner."""
 NUM_BYTES = 256
 """Tokens of a text."""

@@ -46,6 +46,7 @@ SWEPT: dict[Method, Tuned] = {
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
 
 RATES: dict[tuple[Task, Method, int], float] = {
+    ("text", "diloco", 2): 2e-3,
     ("text", "diloco", 8): 1.6e-2,
     ("text", "streaming", 8): 1.6e-2,
     ("text", "decoupled", 1): 2.83e-3,

@@ -8,7 +8,9 @@ and stores the end.
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,6 +60,8 @@ class LabProcess(TracedLearner):
 
     model: LabLearner
     has_bases: bool = False
+    on_begin: Callable[[str], None]
+    """Told the name when the learner begins to train."""
 
     def handle(self, event: ev.Event) -> None:
         """While it joins, publishes are taken in as they come, between no steps."""
@@ -69,6 +73,7 @@ class LabProcess(TracedLearner):
             TracedLearner.handle(self, ev.Stepped(self.engine.now_ns, 0, 0, 0, steps=0))
         if slots and all(slot.version >= 0 for slot in slots):
             self.has_bases = True
+            self.on_begin(self.name)
             self._schedule_step()
 
     def _schedule_step(self) -> None:
@@ -97,6 +102,7 @@ def config_of(cell: Cell) -> RunConfig:
                 "merge_rule": "mean" if cell.merge_rule == "mean" else "rda",
             },
             "outer": {"learning_rate": cell.eta, "momentum": cell.mu},
+            "guard": {"max_share": cell.max_share},
             "codec": {
                 "up": cell.codec_up,
                 "down": cell.codec_down,
@@ -138,6 +144,8 @@ class LabWorld(ScaleWorld):
     model: LabSyncer = field(init=False)
     bytes_up: int = 0
     bytes_down: int = 0
+    began_ns: dict[str, int] = field(default_factory=dict)
+    """By name: when a learner first began to train."""
     done: Figures | None = None
     """As of the moment at which the tokens were trained."""
 
@@ -185,9 +193,13 @@ class LabWorld(ScaleWorld):
         process = LabProcess(
             self.engine, self.ledger, self.network, self.params, name, f"key-{name}", rng, model
         )
+        process.on_begin = self._note_begin
         process.jitter, process.quantum = self.cell.fleet.jitter, tokens_per_example(self.cell)
         process.full_batch = self.cell.batch // self.cell.learners * process.quantum
         return process
+
+    def _note_begin(self, name: str) -> None:
+        self.began_ns.setdefault(name, self.engine.now_ns)
 
     def make_syncer_model(self) -> SyncerModel:
         """The global model."""
@@ -252,7 +264,7 @@ class LabWorld(ScaleWorld):
             "participants": ledger.offers / max(1, ledger.merges),
             "merged_share": merged / max(1, trained),
             "stall_fraction": ledger.held_ns / (now_ns * num_learners),
-            "longest_stop_s": longest_stop_s(ledger, now_ns),
+            "longest_stop_s": self._longest_stop_s(),
             "staleness_steps": ledger.stale_steps / max(1, ledger.stale_adoptions),
             "virtual_s": now_ns / 1e9,
             "bytes_up": self.bytes_up,
@@ -270,6 +282,12 @@ class LabWorld(ScaleWorld):
             possible += there_s / step_s * self.learners[name].full_batch
         return kept / possible
 
+    def _longest_stop_s(self) -> float:
+        """From when all have begun: while learners still join, one of them alone may stand still."""
+        if len(self.began_ns) < len(self.scenario.traces):
+            return math.nan
+        return longest_stop_s(self.ledger, max(self.began_ns.values()))
+
     def _to_syncer(self, pipe: Pipe, message: Any, payload: Any) -> None:
         if type(message) is msg.Body:
             self.bytes_up += message.num_bytes
@@ -281,10 +299,10 @@ class LabWorld(ScaleWorld):
         ScaleWorld._route(self, command, payload)
 
 
-def longest_stop_s(ledger: Ledger, now_ns: int) -> float:
-    """Longest time in which no learner was in the middle of a step, from the first step on."""
+def longest_stop_s(ledger: Ledger, from_ns: int) -> float:
+    """Longest time in which no learner was in the middle of a step, from a moment to the last step's end."""
     order = np.argsort(np.array(ledger.starts_ns), kind="stable")
     starts, ends = np.array(ledger.starts_ns)[order], np.array(ledger.ends_ns)[order]
-    covered = np.maximum.accumulate(ends)
-    gaps = np.append(starts[1:], now_ns) - covered
-    return max(0.0, float(gaps.max()) / 1e9)
+    covered = np.maximum(np.maximum.accumulate(ends), from_ns)
+    gaps = starts[1:] - covered[:-1]
+    return max(0.0, float(gaps.max(initial=0)) / 1e9)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 
+from atoll.core.records import Contributor
+from atoll.sim.ghost import MergeResult
 from atoll.sim.lab.cell import Cell, Fleet, Ideas, Method, Row
+from atoll.sim.lab.models import LabSyncer
 from atoll.sim.lab.train import run_cell
 
 CELL = Cell(
@@ -55,6 +59,17 @@ def test_every_method_trains_the_same_tokens_and_learns(method: Method):
 def test_methods_that_wait_stall_and_decoupled_does_not():
     assert row(replace(CELL, method="streaming")).stall_fraction > 0
     assert row(CELL).stall_fraction == 0
+
+
+@pytest.mark.parametrize("learners", [2, 4])
+@pytest.mark.parametrize("seed", [1, 5])
+def test_diloco_merges_once_in_an_interval_and_trains_nothing_meanwhile(learners: int, seed: int):
+    """Learners join a step or two apart, and are together from their first round on."""
+    found = row(replace(CELL, method="diloco", learners=learners, seed=seed))
+    intervals = found.steps / learners / CELL.interval_steps
+    assert found.staleness_steps == 0
+    assert intervals - 2 <= found.merges <= intervals + 2
+    assert found.participants > 0.95 * learners
 
 
 def test_bytes_follow_the_codec():
@@ -112,3 +127,21 @@ def test_data_parallel_takes_the_ideas_that_suit_it_and_no_others():
         assert found.digest != row(plain).digest
         assert found.heldout_loss < 4.5
     assert replace(plain, ideas=Ideas(plain_last=0.5)).key == plain.key
+
+
+def test_a_small_largest_share_makes_all_offers_weigh_the_same(monkeypatch: pytest.MonkeyPatch):
+    """One learner is twice as fast: its offers hold more tokens."""
+    merged: list[tuple[float, ...]] = []
+    plain_merge = LabSyncer.merge
+
+    def merge(self: LabSyncer, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
+        merged.append(tuple(part.weight for part in parts))
+        return plain_merge(self, p, parts, bodies)
+
+    monkeypatch.setattr(LabSyncer, "merge", merge)
+    mixed = replace(CELL, fleet=Fleet(speeds=(1.0, 0.5)), quorum=2)
+    run_cell(mixed)
+    assert any(max(weights) > 1.5 * min(weights) for weights in merged if len(weights) == 2)
+    merged.clear()
+    run_cell(replace(mixed, max_share=0.5))
+    assert {weights for weights in merged if len(weights) == 2} == {(1.0, 1.0)}

@@ -112,7 +112,8 @@ def _table(rows: Rows) -> Table:
         ),
         rows=tuple(_line(name, rows) for name in rows),
         notes=(
-            f"A step takes {FAILING_STEP_S:g} s of virtual time. Longest stop: no learner was in a step.",
+            f"A step takes {FAILING_STEP_S:g} s of virtual time. Longest stop: no learner was in a step, "
+            "from when all had begun.",
             "Against no failures: Decoupled against itself, Data-Parallel against itself.",
             "Goodput counts a step as kept once its life has offered anything after it. Tokens merged is "
             "the mean over fragments of what went into the model: a life shorter than H never offers some.",

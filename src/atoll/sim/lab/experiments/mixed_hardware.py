@@ -6,6 +6,9 @@ leaves most of the work out. With K = 1 and the grace window it waits a little a
 about one step. Learners never wait in any of these: what a large K costs is rarer merges, not idle chips.
 Streaming DiLoCo stands beside them at Decoupled's settings: there learners wait for each other, and the fast
 ones idle. Here, and not on a calm fleet, asynchrony has something to cost.
+
+A slow learner's offer holds fewer tokens and weighs less. One more mode gives all offers the same weight, and
+says what that is worth.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ JITTER = 0.1
 SLOW = {"18 % slower": 0.82, "2x slower": 0.5, "4x slower": 0.25}
 """Speed of the slow half."""
 ALL, FIRST, GRACE, STREAMING = "K = 8", "K = 1, no grace", "K = 1 with grace", "Streaming"
-MODES = (ALL, FIRST, GRACE, STREAMING)
+EQUAL = "K = 1 with grace, equal weights"
+MODES = (ALL, FIRST, GRACE, EQUAL, STREAMING)
 LOCK_STEP = Place("streaming", LEARNERS, settings_of="decoupled")
 LIMIT_PERCENT = 0.5
 GOODPUT_PERCENT = 99.0
@@ -57,7 +61,8 @@ class MixedHardware:
 
     name: str = "mixed-hardware"
     about: str = (
-        "half of 8 learners 18 % (2x, 4x) slower, jitter 10 %: K = 8, K = 1, K = 1 with grace, Streaming"
+        "half of 8 learners 18 % (2x, 4x) slower, jitter 10 %: K = 8, K = 1, K = 1 with grace, token or "
+        "equal weights, Streaming"
     )
 
     def stages(self, request: Request) -> Stages:
@@ -70,6 +75,7 @@ class MixedHardware:
             arms[ratio, ALL] = partial(decoupled, quorum=LEARNERS)
             arms[ratio, FIRST] = partial(decoupled, quorum=1, grace_fraction=0.0)
             arms[ratio, GRACE] = partial(decoupled, quorum=1)
+            arms[ratio, EQUAL] = partial(decoupled, quorum=1, max_share=1 / LEARNERS)
             arms[ratio, STREAMING] = partial(LOCK_STEP.cell, request.size, fleet=fleet)
         rows = yield from ask(arms, request.seeds, FINE, request.fine_seeds)
         return _report(rows)
@@ -86,6 +92,7 @@ def _report(rows: Rows) -> Report:
         figures[f"{key}_loss_percent"] = paired(rows[ratio, GRACE], rows[ratio, ALL]).mean
         figures[f"{key}_streaming_goodput"] = mean_of(rows[ratio, STREAMING], lambda row: row.goodput)
         figures[f"{key}_against_streaming_percent"] = _asynchrony(rows, ratio).mean
+        figures[f"{key}_against_equal_weights_percent"] = _weighted(rows, ratio).mean
         figures[f"{key}_participants_ratio"] = _more_participants(rows, ratio).mean
     return Report(
         tables=tuple(_table(ratio, rows) for ratio in SLOW),
@@ -152,6 +159,11 @@ def _asynchrony(rows: Rows, ratio: str) -> Difference:
     return paired(rows[ratio, GRACE], rows[ratio, STREAMING])
 
 
+def _weighted(rows: Rows, ratio: str) -> Difference:
+    """What it costs that an offer weighs by its tokens."""
+    return paired_shared(rows[ratio, GRACE], rows[ratio, EQUAL])
+
+
 def _claims(ratio: str, rows: Rows) -> tuple[Claim, ...]:
     theirs = mean_of(rows[ratio, STREAMING], lambda row: row.goodput)
     goodput = interval_of([100 * row.goodput for row in rows[ratio, GRACE]])
@@ -174,6 +186,10 @@ def _claims(ratio: str, rows: Rows) -> tuple[Claim, ...]:
             f"+{LIMIT_PERCENT} % of Streaming (goodput {percent(theirs)}) at the same settings and tokens.",
             _asynchrony(rows, ratio), LIMIT_PERCENT,
         ),
+        claim_below(
+            f"{ratio}: token weights, our default, are within +{LIMIT_PERCENT} % of equal ones.",
+            _weighted(rows, ratio), LIMIT_PERCENT,
+        ),
     )  # fmt: skip
 
 
@@ -189,7 +205,7 @@ def _picture(title: str, label: str, rows: Rows, value: Callable[[Row], float]) 
 
 def _losses(rows: Rows) -> Picture:
     series = []
-    for mode in (FIRST, GRACE, STREAMING):
+    for mode in (FIRST, GRACE, EQUAL, STREAMING):
         found = [paired_shared(rows[ratio, mode], rows[ratio, ALL]) for ratio in SLOW]
         series.append(_series(mode, found))
     return Picture(

@@ -6,7 +6,8 @@ is mostly the noise of those steps, and a large outer rate throws the model abou
 that way. So one pair of settings is not expected to suit both H = 4 and H = 96.
 
 A setting that moves the model further in a round wants smaller steps in between, so each is tried at the
-tuned learning rate times 0.71 and 1.41. The first stage tries the grid at the seed for tuning, which no claim
+tuned learning rate times 0.71 and 1.41; at H = 24, which the rate was tuned for, at that rate too, for all
+settings alike. The first stage tries the grid at the seed for tuning, which no claim
 uses; there each setting gets its rate, and the best three of each H are chosen. The second stage gives these,
 our defaults and plain averaging (the mean of the learners' values: no RDA, eta 1, mu 0) all seeds.
 """
@@ -34,8 +35,9 @@ BEST = 3
 """How many of each H are given all seeds."""
 
 RULES = {"rda": "RDA", "mean": "mean"}
-RATE_FACTORS = (2**-0.5, 2**0.5)
-"""Of the tuned learning rate."""
+ROOT = 2**0.5
+RATE_FACTORS = {4: (1 / ROOT, ROOT), 24: (1 / ROOT, 1.0, ROOT), 96: (1 / ROOT, ROOT)}
+"""By H: of the learning rate that was tuned at H = 24."""
 TRIED: tuple[tuple[str, float, float], ...] = (
     ("rda", 0.4, 0.0), ("rda", 0.7, 0.0), ("rda", 0.4, 0.5), ("rda", 0.4, 0.8), ("rda", 0.4, 0.9),
     ("rda", 0.7, 0.9), ("mean", 1.0, 0.0), ("mean", 1.0, 0.5), ("mean", 0.7, 0.8), ("mean", 0.7, 0.9),
@@ -110,7 +112,9 @@ class Outer:
 
     def stages(self, request: Request) -> Stages:
         """The grid at the seed for tuning, then the best of it at all others."""
-        tried = [(setting, by) for steps in INTERVALS for setting in grid(steps) for by in RATE_FACTORS]
+        tried = [
+            (setting, by) for steps in INTERVALS for setting in grid(steps) for by in RATE_FACTORS[steps]
+        ]
         rows = yield [setting.arm(request.size, by)(TUNING_SEED) for setting, by in tried]
         screened = dict(zip(tried, rows, strict=True))
         chosen = {setting: _best_factor(screened, setting) for setting, _ in tried}
@@ -144,7 +148,8 @@ def _loss(screened: Screened, setting: Setting, factor: float) -> float:
 
 
 def _best_factor(screened: Screened, setting: Setting) -> float:
-    return min(RATE_FACTORS, key=lambda factor: _loss(screened, setting, factor))
+    factors = RATE_FACTORS[setting.interval_steps]
+    return min(factors, key=lambda factor: _loss(screened, setting, factor))
 
 
 def _finalists(screened: Screened, chosen: Mapping[Setting, float], steps: int) -> list[Setting]:
@@ -187,8 +192,10 @@ def _table(found: _Found, steps: int) -> Table:
 
     return Table(
         title=f"Outer settings at H = {steps}, M = {LEARNERS}, best first",
-        columns=("outer", "learning rate x", *(f"seed 0, rate x {by:.2f}" for by in RATE_FACTORS), "seeds",
-                 "held-out loss", "against the default"),
+        columns=(
+            "outer", "learning rate x", *(f"seed 0, rate x {by:.2f}" for by in RATE_FACTORS[steps]), "seeds",
+            "held-out loss", "against the default",
+        ),
         rows=tuple(_line(found, one) for one in sorted(grid(steps), key=rank)),
     )  # fmt: skip
 
@@ -198,7 +205,7 @@ def _line(found: _Found, one: Setting) -> tuple[str, ...]:
     return (
         one.name,
         f"{found.chosen[one]:.2f}",
-        *(shown_loss([found.screened[one, by]]).split(" ±")[0] for by in RATE_FACTORS),
+        *(shown_loss([found.screened[one, by]]).split(" ±")[0] for by in RATE_FACTORS[one.interval_steps]),
         f"{len(rows)}",
         shown_loss(rows) if rows else "-",
         "-" if one.is_default or not rows else interval(found.against_default(one)),

@@ -33,6 +33,8 @@ FIRST = (-1, 0, 1)
 MOST = 9
 """Tries at one place."""
 BEST = "best"
+MOST_LINES = 6
+"""Of one picture."""
 
 OTHER_SIZES = (2, 4, 8)
 """At other sizes: the M of Decoupled that are tried."""
@@ -121,7 +123,6 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
             "At this size only Data-Parallel and Decoupled are tried: other methods take the factor that "
             "Decoupled found at the same M."
         )
-    tasks = dict.fromkeys(place.task for place in found)
     return Report(
         tables=(
             Table(
@@ -130,7 +131,7 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
                 rows=tuple(lines),
             ),
         ),
-        pictures=tuple(_picture(size, task, found) for task in tasks),
+        pictures=_pictures(size, found),
         notes=tuple(notes),
         figures={f"{place.name} learning rate": row.cell.learning_rate for place, row in best.items()},
     )
@@ -158,10 +159,25 @@ def _line(place: Place, row: Row, mark: str) -> tuple[str, ...]:
     return place.name, f"{row.cell.batch}", f"{row.cell.learning_rate:.3g}", loss, mark
 
 
-def _picture(size: Size, task: Task, found: Mapping[Place, Sequence[Row]]) -> Picture:
-    """Each place of a task against its own best."""
+def _pictures(size: Size, found: Mapping[Place, Sequence[Row]]) -> tuple[Picture, ...]:
+    """One for each task; one for each of its methods if a task has too many places for one."""
+    made = []
+    for task in dict.fromkeys(place.task for place in found):
+        places = [place for place in found if place.task == task]
+        if len(places) <= MOST_LINES:
+            made.append(_picture(f"{task}, {size}", places, found))
+            continue
+        for method in dict.fromkeys(place.method for place in places):
+            of_method = [place for place in places if place.method == method]
+            made.append(_picture(f"{task}, {size}, {method}", of_method, found))
+    return tuple(made)
+
+
+def _picture(where: str, places: Sequence[Place], found: Mapping[Place, Sequence[Row]]) -> Picture:
+    """Each place against its own best."""
     series = []
-    for place, rows in ((place, rows) for place, rows in found.items() if place.task == task):
+    for place in places:
+        rows = found[place]
         lowest = _best(rows).heldout_loss
         shown = [
             (row.cell.learning_rate, row.heldout_loss) for row in rows if math.isfinite(row.heldout_loss)
@@ -169,6 +185,6 @@ def _picture(size: Size, task: Task, found: Mapping[Place, Sequence[Row]]) -> Pi
         above = tuple(100 * (loss / lowest - 1) for _, loss in shown)
         series.append(Series(name=place.name, x=tuple(rate for rate, _ in shown), y=above))
     return Picture(
-        title=f"Learning rates, {task}, {size}", x_label="learning rate",
+        title=f"Learning rates, {where}", x_label="learning rate",
         y_label="held-out loss above the best (%)", series=tuple(series), log_x=True,
     )  # fmt: skip

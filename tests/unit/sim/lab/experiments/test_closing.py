@@ -117,10 +117,10 @@ def test_ideas_with_a_clear_gain_are_combined_one_of_each_kind() -> None:
     names = [row[0] for row in report.tables[0].rows]
     rounds = "int4 at a quarter of H"
     assert names[:2] == ["Data-Parallel", "plain default"]
-    assert names[2] == f"tau 1 + {rounds}"
+    assert names[2] == f"tau 1, and so half the grace + {rounds}"
     assert sum(" + " in name for name in names) == 1
-    assert report.pictures[0].names[0] == f"tau 1 + {rounds}"
-    assert all(f"tau 1 + {rounds}" in claim.text for claim in report.claims)
+    assert report.pictures[0].names[0] == f"tau 1, and so half the grace + {rounds}"
+    assert all(f"tau 1, and so half the grace + {rounds}" in claim.text for claim in report.claims)
 
 
 def test_the_claims_are_about_what_was_best_when_screened_whatever_comes_later() -> None:

@@ -12,7 +12,8 @@ from tests.unit.sim.lab.made_up import drive, made_up
 
 
 def train(cell: Cell) -> Row:
-    """Grace is as good as K = 8 but at 4x; without it 2.5 learners take part, and the loss is worse."""
+    """Grace is as good as K = 8 but at 4x, and equal weights cost 1 %; without grace 2.5 learners take part,
+    and the loss is worse."""
     loss = 2.0 * (1 + 0.01 * cell.seed)
     if cell.method == "streaming":
         return made_up(cell, loss, goodput=(1 + min(cell.fleet.speeds)) / 2)
@@ -20,6 +21,7 @@ def train(cell: Cell) -> Row:
         return made_up(cell, loss, participants=8.0)
     if cell.grace_fraction == 0:
         return made_up(cell, loss * 1.05, participants=2.5)
+    loss *= 1.01 if cell.max_share < 1 else 1.0
     is_extreme = min(cell.fleet.speeds) == 0.25
     return made_up(cell, loss * (1.02 if is_extreme else 1.001), participants=4.0 if is_extreme else 7.5)
 
@@ -32,12 +34,13 @@ def claims(report: Report, ratio: str) -> list[Claim]:
     return [one for one in report.claims if one.text.startswith(ratio)]
 
 
-def test_four_modes_are_trained_at_three_speed_ratios() -> None:
+def test_five_modes_are_trained_at_three_speed_ratios() -> None:
     cells, report = report_of(seeds=2)
-    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 4 + 3 * 2 * (FINE - 1)
+    assert len(cells) == len({cell.key for cell in cells}) == 2 * 3 * 5 + 3 * 2 * (FINE - 1)
     assert [one.seeds for one in claims(report, "18 % slower") if "within" in one.text] == [
         2 * FINE,
         2 * FINE,
+        2,
     ]
     assert {one.seeds for one in claims(report, "2x slower")} == {2}
     assert {cell.learners for cell in cells} == {8}
@@ -46,29 +49,30 @@ def test_four_modes_are_trained_at_three_speed_ratios() -> None:
 
 def test_half_of_the_learners_are_slow_and_all_of_them_jitter() -> None:
     cells, _ = report_of(seeds=1)
-    assert [cells[4 * i].fleet.speeds for i in range(3)] == [
+    assert [cells[5 * i].fleet.speeds for i in range(3)] == [
         (1.0,) * 4 + (slow,) * 4 for slow in (0.82, 0.5, 0.25)
     ]
     assert {cell.fleet.jitter for cell in cells} == {0.1}
 
 
-def test_the_modes_differ_in_quorum_and_grace_alone() -> None:
+def test_the_modes_differ_in_quorum_grace_and_weights_alone() -> None:
     cells, _ = report_of(seeds=1)
-    modes = [(cell.method, cell.quorum, cell.grace_fraction) for cell in cells[:4]]
+    modes = [(cell.method, cell.quorum, cell.grace_fraction, cell.max_share) for cell in cells[:5]]
     assert modes == [
-        ("decoupled", 8, 0.8), ("decoupled", 1, 0.0), ("decoupled", 1, 0.8), ("streaming", 1, 0.8),
+        ("decoupled", 8, 0.8, 1.0), ("decoupled", 1, 0.0, 1.0), ("decoupled", 1, 0.8, 1.0),
+        ("decoupled", 1, 0.8, 0.125), ("streaming", 1, 0.8, 1.0),
     ]  # fmt: skip
 
 
 def test_good_figures_hold_at_18_percent() -> None:
     _, report = report_of()
-    assert [one.verdict for one in claims(report, "18 %")] == ["holds"] * 4
+    assert [one.verdict for one in claims(report, "18 %")] == ["holds"] * 5
     assert claims(report, "18 %")[2].value == pytest.approx(3.0)
 
 
 def test_losing_results_at_4x_are_told() -> None:
     _, report = report_of()
-    assert [one.verdict for one in claims(report, "4x")] == ["holds", "fails", "fails", "fails"]
+    assert [one.verdict for one in claims(report, "4x")] == ["holds", "fails", "fails", "fails", "holds"]
     grace = report.tables[2].rows[2]
     assert grace[0] == "K = 1 with grace"
     assert grace[-2].startswith("+2.00 %")
@@ -86,7 +90,7 @@ def test_asynchrony_is_held_against_streaming_at_the_same_settings_with_both_goo
     assert "(goodput 75.0 %)" in found[1].text
     assert found[2].value == pytest.approx(2.0)
     assert report.tables[2].rows[2][-1].startswith("+2.00 %")
-    assert report.tables[2].rows[3][-1] == "-"
+    assert report.tables[2].rows[4][-1] == "-"
     assert report.figures["speed_0.5_streaming_goodput"] == pytest.approx(0.75)
 
 
@@ -109,7 +113,7 @@ def test_every_ratio_has_a_table_of_all_modes() -> None:
     for table in report.tables:
         assert tuple(row[0] for row in table.rows) == MODES
         assert {len(row) for row in table.rows} == {len(table.columns)}
-    assert report.tables[1].rows[3][2] == "75.0 ± 0.0"
+    assert report.tables[1].rows[4][2] == "75.0 ± 0.0"
 
 
 def test_each_table_says_what_perfect_lock_step_would_reach() -> None:
@@ -119,7 +123,7 @@ def test_each_table_says_what_perfect_lock_step_would_reach() -> None:
 
 def test_pictures_have_a_bar_for_each_mode_and_ratio() -> None:
     _, report = report_of(seeds=2)
-    assert [len(picture.series) for picture in report.pictures] == [4, 4, 3]
+    assert [len(picture.series) for picture in report.pictures] == [5, 5, 4]
     for picture in report.pictures:
         assert picture.names == tuple(SLOW)
         assert all(len(series.x) == len(series.y) == len(series.error) == 3 for series in picture.series)
