@@ -105,7 +105,7 @@ class RunParams:
 
     @property
     def hold_steps(self) -> int:
-        """Steps on a fragment after which a learner that waits stops. Where Streaming rebases, they are counted
+        """Steps on a fragment after which a learner that waits stops. Where Streaming rebases, steps count
         from the snapshot, and those of the overlap are its own."""
         keeps_overlap = self.algorithm == "streaming" and self.adopt == "rebase"
         return self.interval_steps + (self.overlap_steps if keeps_overlap else 0)
