@@ -24,7 +24,7 @@ from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
 from atoll.core.strikes import Strikes
 from atoll.core.syncer import SyncerMachine
-from atoll.sim import disk
+from atoll.sim import disk, process
 from tests.chaos import patches
 from tests.chaos.patches import SYNCER_EVENTS, SYNCER_MESSAGES
 
@@ -292,6 +292,12 @@ BUGS: tuple[Bug, ...] = (
         "a learner that heard of the end offers nothing after a way back from it",
         ((LearnerMachine, "_welcome", patches.welcome_after_the_end),),
         known_seed=195,
+    ),
+    Bug(
+        "step-taken-again-at-full-momentum",
+        "a restart folds old deltas with the whole of mu, also those merged while it was warming up",
+        ((process.SyncerProcess, "_replay_files", patches.replay_at_full_momentum),),
+        known_seed=4,
     ),
     Bug(
         "shard-kept-though-taken",

@@ -20,6 +20,7 @@ from atoll.core.rounds import Rounds
 from atoll.core.schedule import Schedule
 from atoll.core.strikes import Strikes
 from atoll.core.syncer import SyncerMachine
+from atoll.sim.process import SyncerProcess
 
 SYNCER_EVENTS = vars(syncer)["_HANDLERS"]
 SYNCER_MESSAGES = vars(syncer)["_FROM_LEARNER"]
@@ -338,3 +339,12 @@ _shard_for = shards.shard_for
 def own_shard_for(name: str, members: Any, num_shards: int, is_present: Any) -> int:
     mine = members.get(name)
     return int(mine.shard) if mine is not None else _shard_for(name, members, num_shards, is_present)
+
+
+_replay_files = SyncerProcess._replay_files
+
+
+def replay_at_full_momentum(self: SyncerProcess, rollbacks: Any) -> Any:
+    """As if a record did not say what mu was multiplied by."""
+    content, deltas, goal = _replay_files(self, rollbacks)
+    return content, [(p, delta, 1.0) for p, delta, _ in deltas], goal

@@ -134,6 +134,8 @@ class RunConfig:
             snapshot_every=durability.snapshot_every,
             budget_ticks=budget.ticks,
             budget_tokens=budget.tokens,
+            momentum_warmup=self.outer.momentum_warmup,
+            momentum_cooldown=self.outer.momentum_cooldown,
             fragment_bytes=fragment_bytes,
             publish_bytes=publish_bytes,
             full_bytes=full_bytes,

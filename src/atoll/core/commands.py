@@ -259,6 +259,8 @@ class Merge:
     round: int
     version: int
     contributors: tuple[Contributor, ...]
+    momentum_factor: float
+    """What mu is multiplied by in this step (`core.momentum`)."""
 
 
 @dataclass(frozen=True, slots=True)

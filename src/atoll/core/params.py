@@ -63,6 +63,10 @@ class RunParams:
     """The run ends at this tick; 0 means no limit in ticks."""
     budget_tokens: int = 0
     """The run ends when this many tokens (per fragment, on average) were merged; 0 means no limit."""
+    momentum_warmup: float = 0.0
+    """Share of the budget over which the outer momentum rises from 0."""
+    momentum_cooldown: float = 0.0
+    """Share of the budget, at its end, over which the outer momentum falls to 0."""
     fragment_bytes: tuple[int, ...] = ()
     """Size of one encoded offer body of each fragment; for body deadlines."""
     publish_bytes: tuple[int, ...] = ()
@@ -109,6 +113,13 @@ class RunParams:
         from the snapshot, and those of the overlap are its own."""
         keeps_overlap = self.algorithm == "streaming" and self.adopt == "rebase"
         return self.interval_steps + (self.overlap_steps if keeps_overlap else 0)
+
+    def progress(self, t: int, merged_tokens: int) -> float | None:
+        """Share of the budget that is spent, 0 to 1, by whichever limit is nearer; None without a budget."""
+        shares = [t / self.budget_ticks] if self.budget_ticks else []
+        if self.budget_tokens:
+            shares.append(merged_tokens / self.num_fragments / self.budget_tokens)
+        return min(1.0, max(shares)) if shares else None
 
     def offset(self, fragment: int) -> int:
         """Tick within the cycle at which a fragment is due: floor(p H / P), distinct as P <= H."""

@@ -103,6 +103,8 @@ class RoundRecord:
     delta_digest: str
     t: int
     contributors: tuple[Contributor, ...]
+    momentum_factor: float = 1.0
+    """What mu was multiplied by in the outer step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Round:
     bodies: dict[str, str] = field(default_factory=dict)
     """Name -> digest of the body that arrived."""
     closed_ns: int = 0
+    momentum_factor: float = 1.0
+    """Fixed when the merge is asked for."""
     merged: ev.Merged | None = None
 
     def drop(self, name: str, refusal: Refusal) -> None:

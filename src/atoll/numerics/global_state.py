@@ -80,12 +80,12 @@ class GlobalModel:
         self._updates.clear()
         self._norms.clear()
 
-    def fold(self, fragment: int, delta: Tensor) -> str:
+    def fold(self, fragment: int, delta: Tensor, momentum_factor: float = 1.0) -> str:
         """Apply a stored outer gradient after `restore`, and return the digest of the served values.
 
         In place: only before anything is served.
         """
-        fold(self.states[fragment], delta, self.eta, self.mu, self.publish_codec)
+        fold(self.states[fragment], delta, self.eta, self.mu * momentum_factor, self.publish_codec)
         return digest(self.states[fragment].served)
 
     def inspect(self, fragment: int, bodies: Sequence[tuple[str, Tensor]]) -> list[Inspection]:
@@ -99,17 +99,24 @@ class GlobalModel:
         self._norms[fragment] = kept
         return results
 
-    def merge(self, fragment: int, parts: Sequence[Contributor], bodies: Sequence[Tensor]) -> MergeResult:
+    def merge(
+        self,
+        fragment: int,
+        parts: Sequence[Contributor],
+        bodies: Sequence[Tensor],
+        momentum_factor: float = 1.0,
+    ) -> MergeResult:
         """Merge the bodies with their contributors' weights and take the outer step on a copy.
 
-        Both in order of learner name. Norms are not taken again for tensors that `inspect` has seen.
+        Both in order of learner name; mu is multiplied by the factor. Norms are not taken again for tensors
+        that `inspect` has seen.
         """
         cut = self.manifest.fragments[fragment]
         norms = [self._norms_of(fragment, body) for body in bodies]
         weights, scales = [part.weight for part in parts], [part.scale for part in parts]
         delta = merge(bodies, weights, self.offer_codec, cut, norms, scales=scales)
         state = _copy(self.states[fragment])
-        body = outer_step(state, delta, self.eta, self.mu, self.publish_codec)
+        body = outer_step(state, delta, self.eta, self.mu * momentum_factor, self.publish_codec)
         return MergeResult(delta, digest(delta), digest(state.served), _finite(state.served), state, body)
 
     def install(self, fragment: int, result: MergeResult) -> None:

@@ -169,13 +169,14 @@ class Past:
             raise Broken(f"{which(record)}: deltas/{name} cannot be used: {_words(error)}") from error
         return delta
 
-    def fold(self, state: OuterState, delta: Tensor) -> None:
-        """Take one outer step, in place."""
-        fold(state, delta, *self.config.outer.eta_mu, codec_for(self.config.codec.down))
+    def fold(self, state: OuterState, record: RoundRecord, delta: Tensor) -> None:
+        """Take the outer step of a record with this delta, in place."""
+        eta, mu = self.config.outer.eta_mu
+        fold(state, delta, eta, mu * record.momentum_factor, codec_for(self.config.codec.down))
 
     def advance(self, state: OuterState, record: RoundRecord, delta: Tensor) -> None:
         """Go on to the version of a record; raises `Broken` if the step does not lead there."""
-        self.fold(state, delta)
+        self.fold(state, record, delta)
         if digest(state.served) != record.digest:
             raise Broken(f"{which(record)}: its delta does not lead to the digest in its record")
 

@@ -100,6 +100,8 @@ def _differences(a: RoundRecord | None, b: RoundRecord | None) -> tuple[str, ...
         words.append(f"contributors {', '.join(mine)} against {', '.join(others)}")
     for name in sorted(mine.keys() & others.keys()):
         words += _part_differences(mine[name], others[name])
+    if a.momentum_factor != b.momentum_factor:
+        words.append(f"momentum times {a.momentum_factor:g} against {b.momentum_factor:g}")
     if a.delta_digest != b.delta_digest:
         words.append(f"merged deltas {_two(a.delta_digest, b.delta_digest)}")
     if a.digest != b.digest:

@@ -109,7 +109,7 @@ class _Run:
         result, names = self.result, [part.name for part in record.contributors]
         result.num_rounds += 1
         if result.learner not in names:
-            self.past.fold(other, delta)
+            self.past.fold(other, record, delta)
         elif names == [result.learner]:
             result.num_skipped += 1
         else:
@@ -120,7 +120,7 @@ class _Run:
                     f"Its merge cannot be computed without {result.learner}.",
                     "Start runs with tape.keep_offers = true, or choose a later --since.",
                 )
-            self.past.fold(other, again)
+            self.past.fold(other, record, again)
             result.num_changed += 1
 
 

@@ -117,7 +117,8 @@ class Workshop:
         """Compute's thread."""
         p, number, parts = command.fragment, command.round, command.contributors
         bodies = self.inspected.pop((p, number))
-        result = self.model.merge(p, parts, [bodies[part.name] for part in parts])
+        in_order = [bodies[part.name] for part in parts]
+        result = self.model.merge(p, parts, in_order, command.momentum_factor)
         self.loop.call(self._merged, command, result)
 
     def _merged(self, command: do.Merge, result: MergeResult) -> None:

@@ -57,12 +57,14 @@ class SyncerModel(Protocol):
 
     def seed(self, payloads: list[Any]) -> None: ...
     def inspect(self, p: int, bodies: list[tuple[str, Any]]) -> list[Inspection]: ...
-    def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult: ...
+    def merge(
+        self, p: int, parts: tuple[Contributor, ...], bodies: list[Any], momentum_factor: float
+    ) -> MergeResult: ...
     def install(self, p: int) -> None: ...
     def update(self, p: int) -> Any: ...
     def full(self, p: int) -> Any: ...
     def snapshot(self) -> Any: ...
-    def restore(self, snapshot: Any, deltas: list[tuple[int, Any]]) -> list[str]: ...
+    def restore(self, snapshot: Any, deltas: list[tuple[int, Any, float]]) -> list[str]: ...
 
 
 @dataclass(slots=True)
@@ -152,8 +154,9 @@ class GhostSyncer:
 
     params: RunParams
     served: list[str] = field(default_factory=list)
-    deltas: dict[int, str] = field(default_factory=dict)
-    aside: dict[int, MergeResult] = field(default_factory=dict)
+    updates: dict[int, str] = field(default_factory=dict)
+    aside: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By fragment: the update and the digest of a version that is not served yet."""
 
     def seed(self, payloads: list[Any]) -> None:
         """Version 0."""
@@ -163,23 +166,24 @@ class GhostSyncer:
         """Finite or not, and how large."""
         return [Inspection(name, math.isfinite(norm), norm) for name, (_, norm) in bodies]
 
-    def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
-        """Hash what is merged and what it is merged onto."""
+    def merge(
+        self, p: int, parts: tuple[Contributor, ...], bodies: list[Any], momentum_factor: float
+    ) -> MergeResult:
+        """Hash what is merged, how the step is taken, and what it is merged onto."""
         contents = tuple(content for content, _ in bodies)
         delta = hash_of(contents, tuple((part.weight, part.scale) for part in parts))
         finite = all(content.finite for content in contents)
-        result = MergeResult(delta, hash_of(self.served[p], delta), finite, delta, contents)
-        self.aside[p] = result
-        return result
+        update = _update(delta, momentum_factor)
+        self.aside[p] = update, hash_of(self.served[p], update)
+        return MergeResult(delta, self.aside[p][1], finite, delta, contents)
 
     def install(self, p: int) -> None:
         """Serve what was merged."""
-        result = self.aside.pop(p)
-        self.served[p], self.deltas[p] = result.digest, result.delta
+        self.updates[p], self.served[p] = self.aside.pop(p)
 
     def update(self, p: int) -> Any:
         """What leads from the version before to this one."""
-        return self.deltas[p]
+        return self.updates[p]
 
     def full(self, p: int) -> Any:
         """The whole fragment."""
@@ -189,10 +193,15 @@ class GhostSyncer:
         """A copy of everything."""
         return list(self.served)
 
-    def restore(self, snapshot: Any, deltas: list[tuple[int, Any]]) -> list[str]:
+    def restore(self, snapshot: Any, deltas: list[tuple[int, Any, float]]) -> list[str]:
         """Rebuild from a snapshot and the deltas after it; returns the digests."""
         self.served = list(snapshot)
-        for p, delta in deltas:
-            self.served[p] = hash_of(self.served[p], delta)
-            self.deltas[p] = delta
+        for p, delta, momentum_factor in deltas:
+            self.updates[p] = _update(delta, momentum_factor)
+            self.served[p] = hash_of(self.served[p], self.updates[p])
         return list(self.served)
+
+
+def _update(delta: str, momentum_factor: float) -> str:
+    """What leads to the next version: the delta itself where momentum is whole."""
+    return delta if momentum_factor == 1.0 else hash_of(delta, momentum_factor)

@@ -342,7 +342,7 @@ class SyncerProcess(Process):
                     state.problems = (*state.problems, problem)
         self.handle(ev.Loaded(self.engine.now_ns, state))
 
-    def _replay_files(self, rollbacks: Any) -> tuple[Any, list[tuple[int, Any]], dict[int, str]]:
+    def _replay_files(self, rollbacks: Any) -> tuple[Any, list[tuple[int, Any, float]], dict[int, str]]:
         """Snapshot content, the deltas after it in order, and the digests they must give."""
         disk = self.disk
         versions: dict[int, int] = {}
@@ -358,7 +358,7 @@ class SyncerProcess(Process):
         for p, chain in sorted(history(disk.records).items()):
             for record in chain[: stop.get(p, len(chain))]:
                 if record.version > versions.get(p, 0):
-                    deltas.append((p, disk.files[record.delta_digest].content))
+                    deltas.append((p, disk.files[record.delta_digest].content, record.momentum_factor))
                 goal[p] = record.digest
         return content, deltas, goal
 
@@ -372,7 +372,7 @@ class SyncerProcess(Process):
         p, number, epoch = command.fragment, command.round, self.machine.desk.epoch
         parts = command.contributors
         bodies = [self.bodies[p, epoch, number, part.name, part.incarnation] for part in parts]
-        result = self.model.merge(p, parts, bodies)
+        result = self.model.merge(p, parts, bodies, command.momentum_factor)
         self.deltas[p, number] = result.delta
         self.tape.add(self.engine.now_ns, SYNCER, Truth(p, command.version, result.contents))
         self.handle(

@@ -173,9 +173,12 @@ class TensorSyncer:
         """Decode each body once and measure it."""
         return self.model.inspect(p, [(name, body) for name, (_, body) in bodies])
 
-    def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
+    def merge(
+        self, p: int, parts: tuple[Contributor, ...], bodies: list[Any], momentum_factor: float
+    ) -> MergeResult:
         """RDA and the outer step on a copy."""
-        result = self.aside[p] = self.model.merge(p, parts, [body for _, body in bodies])
+        result = self.model.merge(p, parts, [body for _, body in bodies], momentum_factor)
+        self.aside[p] = result
         contents = tuple(content for content, _ in bodies)
         return MergeResult(result.delta_digest, result.digest, result.finite, result.delta, contents)
 
@@ -195,13 +198,13 @@ class TensorSyncer:
         """Everything: served states are replaced, never changed."""
         return list(self.model.states)
 
-    def restore(self, snapshot: Any, deltas: list[tuple[int, Any]]) -> list[str]:
+    def restore(self, snapshot: Any, deltas: list[tuple[int, Any, float]]) -> list[str]:
         """Fold the deltas onto a snapshot (or onto the seed), bit for bit."""
         self.model.restore(
             [_copy(state) if isinstance(state, OuterState) else OuterState.start(state) for state in snapshot]
         )
-        for p, merged in deltas:
-            self.model.fold(p, merged)
+        for p, merged, momentum_factor in deltas:
+            self.model.fold(p, merged, momentum_factor)
         return [digest(state.served) for state in self.model.states]
 
 

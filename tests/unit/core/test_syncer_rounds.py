@@ -34,7 +34,7 @@ def test_a_round_of_two_goes_from_the_ask_to_the_publish_with_verdicts():
     kinds = (do.Inspect, do.Merge, do.PutDelta, do.Commit, do.Install, do.Discard)
     assert [c for c in hand.log if isinstance(c, kinds)] == [
         do.Inspect(1, 1, (("a", 1), ("b", 1))),
-        do.Merge(1, 1, 1, parts),
+        do.Merge(1, 1, 1, parts, 1.0),
         do.PutDelta(1, 1, "x1.1", True),
         do.Commit(hand.machine.desk.num_tickets, RoundRecord(1, 1, 1, 1, "d1.1", "x1.1", 2, parts), True),
         do.Install(1, 1, 1),

@@ -29,7 +29,7 @@ from atoll.runtime import tape_file
 
 __all__ = ["FORMAT", "KINDS", "create", "derive", "seal"]
 
-FORMAT = 2
+FORMAT = 3
 """Counted up whenever an older Atoll could not read what a newer one writes."""
 
 KINDS: dict[str, type[Record]] = {
@@ -68,6 +68,7 @@ CREATE TABLE commits (
     epoch INTEGER NOT NULL,
     round INTEGER NOT NULL,
     t INTEGER NOT NULL,
+    momentum_factor REAL NOT NULL, -- what mu was multiplied by in the outer step
     voided_by INTEGER REFERENCES records (id)
 );
 CREATE UNIQUE INDEX one_commit_per_version ON commits (fragment, version) WHERE voided_by IS NULL;
@@ -139,7 +140,7 @@ def seal(row: tuple[object, ...]) -> bytes:
 def _derive_round(db: sqlite3.Connection, record_id: int, record: RoundRecord) -> None:
     r = record
     row = (record_id, r.fragment, r.version, r.digest, r.delta_digest, r.epoch, r.round, r.t)
-    db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
+    db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", (*row, r.momentum_factor))
     for part in r.contributors:
         whose = (record_id, part.name, part.incarnation, r.fragment, r.epoch, r.round)
         what = (part.start, part.end, part.steps, part.base_version, part.weight)

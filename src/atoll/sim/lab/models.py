@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from atoll.core.events import Inspection
+from atoll.core.momentum import momentum_factor
 from atoll.core.records import Contributor
 from atoll.numerics import global_state
 from atoll.numerics.codec import codec_for
@@ -248,12 +249,15 @@ class LabSyncer:
         """Decode each body once and measure it."""
         return self.model.inspect(p, [(name, body) for name, (body, _) in bodies])
 
-    def merge(self, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
+    def merge(
+        self, p: int, parts: tuple[Contributor, ...], bodies: list[Any], momentum_factor: float
+    ) -> MergeResult:
         """Merge and take the outer step on a copy, at the outer settings of this moment."""
         self.model.eta, self.model.mu = outer_at(self.cell, self.work.progress)
         if self.model.manifest is self.manifest and is_plain_at(self.cell, self.work.progress):
             self.model.manifest = with_rule(self.manifest, "mean")
-        result = self.aside[p] = self.model.merge(p, parts, [body for body, _ in bodies])
+        result = self.model.merge(p, parts, [body for body, _ in bodies], momentum_factor)
+        self.aside[p] = result
         if self.cell.ideas.mean_moments:
             total = sum(part.weight for part in parts)
             mean = sum(
@@ -282,7 +286,7 @@ class LabSyncer:
         """Nothing is restored in the lab: its syncer does not die."""
         return None
 
-    def restore(self, snapshot: Any, deltas: list[tuple[int, Any]]) -> list[str]:
+    def restore(self, snapshot: Any, deltas: list[tuple[int, Any, float]]) -> list[str]:
         """Not in the lab."""
         raise AssertionError("the syncer of the lab does not die")
 
@@ -304,9 +308,6 @@ def outer_at(cell: Cell, progress: float) -> tuple[float, float]:
     ideas, mu = cell.ideas, cell.mu
     if is_plain_at(cell, progress):
         return 1.0, 0.0
-    if ideas.momentum_warmup:
-        mu *= min(1.0, progress / ideas.momentum_warmup)
-    if ideas.momentum_cooldown:
-        mu *= min(1.0, max(0.0, 1 - progress) / ideas.momentum_cooldown)
+    mu *= momentum_factor(progress, ideas.momentum_warmup, ideas.momentum_cooldown)
     eta = cell.eta if not ideas.eta_end else cell.eta + (ideas.eta_end - cell.eta) * min(1.0, progress)
     return eta, mu

@@ -118,11 +118,13 @@ class Driver:
         number = self.num_rounds
         delta = torch.randn(SIZES[p], generator=self.noise)
         state = copy(self.states[p])
-        fold(state, delta, *self.config.outer.eta_mu, codec_for(self.config.codec.down))
+        eta, mu = self.config.outer.eta_mu
+        factor = min(1.0, number / 4)  # as in a run that warms up
+        fold(state, delta, eta, mu * factor, codec_for(self.config.codec.down))
         self.past[p, digest(state.served)] = copy(state)
         part = Contributor("a", 1, 100 * number, 100 * number + 60, 3, self.versions[p], 1200.0)
         version, served = self.versions[p] + 1, digest(state.served)
-        record = RoundRecord(self.epoch, number, p, version, served, digest(delta), number, (part,))
+        record = RoundRecord(self.epoch, number, p, version, served, digest(delta), number, (part,), factor)
         return state, delta, record
 
     def install(self, p: int, state: OuterState) -> None:

@@ -193,7 +193,7 @@ def test_a_snapshot_of_versions_that_were_rolled_back_is_never_used_again(origin
         ("DELETE FROM records WHERE id = 6", "record 6 does not fit the digest chain"),
         ("UPDATE records SET id = 100 WHERE id = 2", "record 2 does not fit the digest chain"),
         ("UPDATE snapshots SET versions = '[1, \"x\"]'", "the list of snapshots cannot be read"),
-        ("UPDATE meta SET value = '3' WHERE key = 'format'", "the entry 'format' does not have its digest"),
+        ("UPDATE meta SET value = '4' WHERE key = 'format'", "the entry 'format' does not have its digest"),
     ],
 )
 def test_a_changed_database_is_refused_with_what_is_damaged(original, run_dir, statement, why):

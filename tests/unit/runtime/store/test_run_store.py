@@ -165,7 +165,7 @@ def test_a_database_of_another_format_is_refused(run_dir):
         check = hashlib.blake2b(b"format\x0099", digest_size=16).digest()
         db.execute("UPDATE meta SET value = '99', digest = ? WHERE key = 'format'", (check,))
     db.close()
-    with pytest.raises(StoreError, match="has format 99, and this Atoll reads format 2"):
+    with pytest.raises(StoreError, match="has format 99, and this Atoll reads format 3"):
         RunStore.open(run_dir, config())
 
 

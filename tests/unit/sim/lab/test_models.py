@@ -56,7 +56,7 @@ def merged(p: int, crewed: list[LabLearner], syncer: LabSyncer) -> None:
         bodies.append(learner.encode(p, "x", 1, "")[1])
     names = [f"learner-{m}" for m in range(len(crewed))]
     syncer.inspect(p, list(zip(names, bodies, strict=True)))
-    syncer.merge(p, tuple(contributor(name) for name in names), bodies)
+    syncer.merge(p, tuple(contributor(name) for name in names), bodies, 1.0)
     syncer.install(p)
     for learner in crewed:
         learner.stage(p, syncer.update(p), full=False)

@@ -134,9 +134,9 @@ def test_a_small_largest_share_makes_all_offers_weigh_the_same(monkeypatch: pyte
     merged: list[tuple[float, ...]] = []
     plain_merge = LabSyncer.merge
 
-    def merge(self: LabSyncer, p: int, parts: tuple[Contributor, ...], bodies: list[Any]) -> MergeResult:
+    def merge(self: LabSyncer, p: int, parts: tuple[Contributor, ...], *rest: Any) -> MergeResult:
         merged.append(tuple(part.weight for part in parts))
-        return plain_merge(self, p, parts, bodies)
+        return plain_merge(self, p, parts, *rest)
 
     monkeypatch.setattr(LabSyncer, "merge", merge)
     mixed = replace(CELL, fleet=Fleet(speeds=(1.0, 0.5)), quorum=2)
