@@ -62,10 +62,6 @@ class Fleet:
 class Ideas:
     """What may close the gap to Data-Parallel and is no setting of the runtime (yet)."""
 
-    momentum_warmup: float = 0.0
-    """Share of the run over which mu rises from 0."""
-    momentum_cooldown: float = 0.0
-    """Share of the run, at its end, over which mu falls to 0."""
     eta_end: float = 0.0
     """The outer rate moves in a line to this over the run; 0: it stays."""
     mean_moments: bool = False
@@ -98,6 +94,10 @@ class Cell:
     learning_rate: float
     eta: float = 0.4
     mu: float = 0.9
+    momentum_warmup: float = 0.0
+    """Share of the run over which mu rises from 0."""
+    momentum_cooldown: float = 0.0
+    """Share of the run, at its end, over which mu falls to 0."""
     interval_steps: int = 24
     num_fragments: int = 24
     overlap_steps: int = 2

@@ -304,10 +304,10 @@ def is_plain_at(cell: Cell, progress: float) -> bool:
 
 
 def outer_at(cell: Cell, progress: float) -> tuple[float, float]:
-    """eta and mu at a moment of the run, as the ideas of the cell move them."""
+    """eta and mu at a moment of the run: momentum as the production core schedules it, by tokens trained."""
     ideas, mu = cell.ideas, cell.mu
     if is_plain_at(cell, progress):
         return 1.0, 0.0
-    mu *= momentum_factor(progress, ideas.momentum_warmup, ideas.momentum_cooldown)
+    mu *= momentum_factor(progress, cell.momentum_warmup, cell.momentum_cooldown)
     eta = cell.eta if not ideas.eta_end else cell.eta + (ideas.eta_end - cell.eta) * min(1.0, progress)
     return eta, mu

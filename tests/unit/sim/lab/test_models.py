@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -158,21 +159,23 @@ def test_momentum_goes_on_from_an_earlier_phase():
 
 
 @pytest.mark.parametrize(
-    ("ideas", "at", "expected"),
+    ("changes", "at", "expected"),
     [
-        (Ideas(), 0.0, (0.4, 0.9)),
-        (Ideas(momentum_warmup=0.2), 0.0, (0.4, 0.0)),
-        (Ideas(momentum_warmup=0.2), 0.1, (0.4, 0.45)),
-        (Ideas(momentum_warmup=0.2), 0.5, (0.4, 0.9)),
-        (Ideas(momentum_cooldown=0.2), 0.9, (0.4, 0.45)),
-        (Ideas(momentum_cooldown=0.2), 1.01, (0.4, 0.0)),
-        (Ideas(eta_end=1.0), 0.5, (0.7, 0.9)),
-        (Ideas(plain_last=0.1), 0.89, (0.4, 0.9)),
-        (Ideas(plain_last=0.1), 0.9, (1.0, 0.0)),
+        ({}, 0.0, (0.4, 0.9)),
+        ({"momentum_warmup": 0.2}, 0.0, (0.4, 0.0)),
+        ({"momentum_warmup": 0.2}, 0.1, (0.4, 0.45)),
+        ({"momentum_warmup": 0.2}, 0.5, (0.4, 0.9)),
+        ({"momentum_cooldown": 0.2}, 0.9, (0.4, 0.45)),
+        ({"momentum_cooldown": 0.2}, 1.01, (0.4, 0.0)),
+        ({"ideas": Ideas(eta_end=1.0)}, 0.5, (0.7, 0.9)),
+        ({"ideas": Ideas(plain_last=0.1)}, 0.89, (0.4, 0.9)),
+        ({"ideas": Ideas(plain_last=0.1)}, 0.9, (1.0, 0.0)),
     ],
 )
-def test_ideas_move_the_outer_settings(ideas: Ideas, at: float, expected: tuple[float, float]):
-    cell = replace(CELL, eta=0.4, mu=0.9, ideas=ideas)
+def test_schedules_and_ideas_move_the_outer_settings(
+    changes: dict[str, Any], at: float, expected: tuple[float, float]
+):
+    cell = replace(CELL, eta=0.4, mu=0.9, **changes)
     assert outer_at(cell, at) == pytest.approx(expected)
 
 

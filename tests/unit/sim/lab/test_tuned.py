@@ -15,7 +15,7 @@ from atoll.sim.lab.tuned import Tuned, cell_for, is_floored, transferred
 def _swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tuned.SWEPT, "decoupled", Tuned(4e-3, 4, 0.4, 0.9))
     monkeypatch.setattr(tuned, "RATES", {("moe", "decoupled", 4): 1e-3})
-    monkeypatch.setattr(tuned, "FACTORS", {("small", "decoupled", m): 0.5 for m in (4, 8)})
+    monkeypatch.setattr(tuned, "FACTORS", {("small", "defaults", m): 0.5 for m in (4, 8)})
 
 
 def test_where_it_was_swept_it_is_what_was_found() -> None:
@@ -45,7 +45,7 @@ def test_a_rate_chosen_among_three_takes_the_place_of_the_transferred_one() -> N
     assert found == pytest.approx(moved / 4 / 2, rel=0.01)  # a quarter at tiny, and half of it at small
 
 
-def test_at_another_size_all_with_learners_follow_the_factor_that_decoupled_found() -> None:
+def test_at_another_size_all_with_learners_follow_the_factor_that_our_defaults_found() -> None:
     followers: tuple[Method, ...] = ("decoupled", "streaming", "diloco")
     for method in followers:
         moved = transferred("text", "small", method, 8).learning_rate

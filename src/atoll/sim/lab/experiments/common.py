@@ -16,7 +16,7 @@ from atoll.errors import ConfigError
 from atoll.sim.lab.cell import SIZES, Cell, Method, Row, Size, Task
 from atoll.sim.lab.paired import Difference
 from atoll.sim.lab.sizes import tokens_of
-from atoll.sim.lab.tuned import cell_for, tuned
+from atoll.sim.lab.tuned import Settings, cell_for, tuned
 
 __all__ = ["Arm", "Place", "ask", "half_widths", "megabytes", "mean_of", "seeds_of", "shown_number"]
 
@@ -31,13 +31,20 @@ class Place:
     method: Method
     learners: int = 1
     task: Task = "text"
-    settings_of: Method | None = None
+    settings_of: Settings | None = None
     """Whose learning rate, batch, eta and mu it takes at this M; its own if None."""
 
     @property
     def label(self) -> str:
         """The method, and whose settings it takes if not its own."""
+        if self.settings_of == "defaults":
+            return f"{self.method}, our defaults"
         return f"{self.method}, settings of {self.settings_of}" if self.settings_of else self.method
+
+    @property
+    def settings(self) -> Settings:
+        """Whose settings it takes."""
+        return self.settings_of or self.method
 
     @property
     def name(self) -> str:

@@ -10,6 +10,6 @@ MOE = Comparison(
     name="moe",
     about="a mixture of experts: Data-Parallel, Streaming and Decoupled at M=4",
     task="moe",
-    methods=("streaming", "decoupled"),
+    methods=("streaming",),
     counts=(4,),
 )

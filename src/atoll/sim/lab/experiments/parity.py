@@ -7,6 +7,9 @@ published one. `parity`, `moe` and `vision` are comparisons; they differ in task
 
 What asynchrony costs is Decoupled against synchronous Streaming at the same M and at Decoupled's settings, so
 that nothing else differs. Streaming at its own settings stands beside it, and shows what tuning adds.
+
+In `parity` Decoupled has our defaults, whose momentum warms up and cools down; at `tiny` it stands there with
+momentum that stays as it is too, as the other methods have it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atoll.sim.lab.cell import Method, Row, Task
+from atoll.sim.lab.cell import Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place, ask, mean_of, megabytes, shown_number
 from atoll.sim.lab.experiments.losses import bars, shown_loss
 from atoll.sim.lab.experiments.published import EXTENSION, RULE, extended_gap
@@ -28,6 +31,7 @@ from atoll.sim.lab.paired import (
     percent,
 )
 from atoll.sim.lab.report import Claim, Report, Request, Stages, Table
+from atoll.sim.lab.tuned import Settings
 
 __all__ = ["ASYNCHRONY_LIMIT", "PARITY", "Comparison", "gap_claim"]
 
@@ -45,13 +49,15 @@ class Comparison:
     about: str
     task: Task
     methods: tuple[Method, ...]
-    """Those with learners; Data-Parallel is always there."""
+    """Those with learners that wait; Data-Parallel and Decoupled are always there."""
     counts: tuple[int, ...]
     """Every M."""
+    settings: Settings = "decoupled"
+    """Decoupled's."""
 
     def stages(self, request: Request) -> Stages:
         """One stage: Data-Parallel once, the others at every M; what asynchrony is measured by is fine."""
-        places = [self.data_parallel, *(place for m in self.counts for place in self.places(m))]
+        places = [self.data_parallel, *(one for m in self.counts for one in self.places(m, request.size))]
         fine = [place for m in self.counts for place in (self.decoupled(m), self.matched(m))]
         arms = {place: place.arm(request.size) for place in places}
         rows = yield from ask(arms, request.seeds, fine, request.fine_seeds)
@@ -62,25 +68,30 @@ class Comparison:
         """What all are compared with."""
         return Place("data-parallel", task=self.task)
 
-    def places(self, learners: int) -> list[Place]:
-        """At one M: every method at its own settings, and Streaming at Decoupled's."""
-        return [*(Place(method, learners, self.task) for method in self.methods), self.matched(learners)]
+    def places(self, learners: int, size: Size) -> list[Place]:
+        """At one M: every method at its own settings, Decoupled, and Streaming at Decoupled's settings."""
+        found = [Place(method, learners, self.task) for method in self.methods]
+        if self.settings == "defaults" and size == "tiny":
+            found.append(Place("decoupled", learners, self.task))
+        return [*found, self.decoupled(learners), self.matched(learners)]
 
     def decoupled(self, learners: int) -> Place:
         """What it is all about."""
-        return Place("decoupled", learners, self.task)
+        settings_of = None if self.settings == "decoupled" else self.settings
+        return Place("decoupled", learners, self.task, settings_of)
 
     def matched(self, learners: int) -> Place:
         """Streaming at the settings of Decoupled: what asynchrony is measured against."""
-        return Place("streaming", learners, self.task, settings_of="decoupled")
+        return Place("streaming", learners, self.task, self.settings)
 
 
 PARITY = Comparison(
     name="parity",
     about="Data-Parallel, DiLoCo, Streaming and Decoupled at M=2, 4, 8: held-out loss at the same tokens",
     task="text",
-    methods=("diloco", "streaming", "decoupled"),
+    methods=("diloco", "streaming"),
     counts=(2, 4, 8),
+    settings="defaults",
 )
 
 
@@ -105,6 +116,7 @@ class _Findings:
         groups: dict[str, list[Difference]] = {
             method: [gaps[Place(method, m, shown.task)] for m in shown.counts] for method in shown.methods
         }
+        groups[shown.decoupled(1).label] = [gaps[shown.decoupled(m)] for m in shown.counts]
         picture = bars(
             f"Held-out loss above Data-Parallel ({where})", names=[f"M={m}" for m in shown.counts],
             groups=groups, x_label="learners", y_label="gap to Data-Parallel (%)",
@@ -188,19 +200,20 @@ class _Findings:
             notes=(
                 "Loss: mean ± standard deviation over seeds. Gaps: paired by seed, mean and 95 % interval, "
                 "over the seeds that both sides have.",
-                "Streaming with the settings of Decoupled has its learning rate, batch, eta and mu; where "
-                "Streaming's own are the same, one line stands for both.",
+                "Streaming with the settings of Decoupled, or our defaults, has its learning rate, batch, "
+                "eta and mu; where Streaming's own are the same, one line stands for both.",
             ),
         )
 
     def is_repeated(self, place: Place) -> bool:
         """Whether Streaming was tuned to Decoupled's settings anyway."""
         own = replace(place, settings_of=None)
-        return place != own and self.rows[place][0].cell == self.rows[own][0].cell
+        return place != own and own in self.rows and self.rows[place][0].cell == self.rows[own][0].cell
 
     def line(self, place: Place) -> tuple[str, ...]:
         rows = self.rows[place]
         has_learners = place.method != "data-parallel"
+        ours = self.comparison.decoupled(place.learners)
         return (
             place.label,
             f"{place.learners}" if has_learners else "-",
@@ -210,7 +223,7 @@ class _Findings:
             percent(mean_of(rows, lambda row: row.accuracy)),
             interval(self.gap(place)) if has_learners else "-",
             shown_number(self.extended(place)) if has_learners else "-",
-            interval(self.asynchrony(place.learners)) if place.method == "decoupled" else "-",
+            interval(self.asynchrony(place.learners)) if place == ours else "-",
             percent(mean_of(rows, lambda row: row.goodput)),
             percent(mean_of(rows, lambda row: row.stall_fraction)),
             megabytes(rows),

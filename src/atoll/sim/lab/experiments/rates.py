@@ -5,7 +5,8 @@ same three tries: the transferred rate (`tuned.transferred`) times 0.71, 1 and 1
 Where the best of them is the lowest or the highest, the next one beyond it is tried, until the best lies
 between two others or `MOST` were tried: nobody is judged at the edge of what was tried.
 The asked-for size says which places are tried, so that one command stays affordable: at sizes other than
-`tiny` Data-Parallel and Decoupled at M = 2, 4, 8 are, and other methods take the factor that Decoupled found.
+`tiny` Data-Parallel and Decoupled by our defaults at M = 2, 4, 8 are, and all others take the factor that
+this found.
 
 The centre comes from the sweep, at other sizes with what `tiny` chose, and not from earlier results of the
 same command: it finds the same runs again after its results were copied into `tuned`.
@@ -36,8 +37,8 @@ BEST = "best"
 MOST_LINES = 6
 """Of one picture."""
 
-OTHER_SIZES = (2, 4, 8)
-"""At other sizes: the M of Decoupled that are tried."""
+COUNTS = (2, 4, 8)
+"""The M at which Decoupled is tried by our defaults, at every size."""
 TINY: Mapping[Method, tuple[int, ...]] = MappingProxyType({
     "data-parallel": (1,), "diloco": (2, 4, 8), "streaming": (2, 4, 8), "decoupled": (1, 2, 4, 8, 16),
 })  # fmt: skip
@@ -48,9 +49,13 @@ mu, and at the end of its grid for some; here it is looked at once more."""
 def places(size: Size) -> tuple[Place, ...]:
     """Where other experiments train at this size."""
     if size != "tiny":
-        return (Place("data-parallel"), *(Place("decoupled", m) for m in OTHER_SIZES))
+        return (Place("data-parallel"), *_by_defaults())
     text = [Place(method, learners) for method, counts in TINY.items() for learners in counts]
-    return (*text, *_of_task("moe"), *_of_task("vision"))
+    return (*text, *_by_defaults(), *_of_task("moe"), *_of_task("vision"))
+
+
+def _by_defaults() -> list[Place]:
+    return [Place("decoupled", m, settings_of="defaults") for m in COUNTS]
 
 
 def _of_task(task: Task) -> tuple[Place, ...]:
@@ -95,7 +100,7 @@ def _next(tried: Mapping[int, Row]) -> tuple[int, ...]:
 
 def _cell(place: Place, size: Size, factor: float) -> Cell:
     centre = transferred if size == "tiny" else carried
-    found = centre(place.task, size, place.method, place.learners)
+    found = centre(place.task, size, place.settings, place.learners)
     rate = float(f"{factor * found.learning_rate:.3g}")
     return place.cell(size, TUNING_SEED, learning_rate=rate)
 
@@ -120,8 +125,8 @@ def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
         )
     if size != "tiny":
         notes.append(
-            "At this size only Data-Parallel and Decoupled are tried: other methods take the factor that "
-            "Decoupled found at the same M."
+            "At this size only Data-Parallel and Decoupled by our defaults are tried: other methods take the "
+            "factor that was found for it at the same M."
         )
     return Report(
         tables=(
@@ -167,9 +172,9 @@ def _pictures(size: Size, found: Mapping[Place, Sequence[Row]]) -> tuple[Picture
         if len(places) <= MOST_LINES:
             made.append(_picture(f"{task}, {size}", places, found))
             continue
-        for method in dict.fromkeys(place.method for place in places):
-            of_method = [place for place in places if place.method == method]
-            made.append(_picture(f"{task}, {size}, {method}", of_method, found))
+        for label in dict.fromkeys(place.label for place in places):
+            alike = [place for place in places if place.label == label]
+            made.append(_picture(f"{task}, {size}, {label}", alike, found))
     return tuple(made)
 
 

@@ -10,6 +10,6 @@ VISION = Comparison(
     name="vision",
     about="an image classifier: Data-Parallel, Streaming and Decoupled at M=4, loss and accuracy",
     task="vision",
-    methods=("streaming", "decoupled"),
+    methods=("streaming",),
     counts=(4,),
 )

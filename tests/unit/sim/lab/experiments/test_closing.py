@@ -12,7 +12,7 @@ from atoll.sim.lab.tuned import cell_for
 from tests.unit.sim.lab.made_up import drive, made_up
 
 PLAIN = plain_cell(4, 1)
-BITS_OF = {"bf16": 16, "int4": 4.125, "int2": 2.125}
+BITS_OF = {"bf16": 16, "int8": 8.125, "int4": 4.125, "int2": 2.125}
 
 Cost = Callable[[Cell], float]
 
@@ -61,7 +61,7 @@ def good_ideas(cell: Cell) -> float:
 @pytest.mark.parametrize("one", IDEAS, ids=lambda one: one.name)
 def test_each_idea_sends_the_bytes_of_the_default(one: Idea) -> None:
     cell = cell_with(PLAIN, (one,))
-    assert planned_bytes(cell) == pytest.approx(planned_bytes(PLAIN), rel=0.07)
+    assert planned_bytes(cell) == pytest.approx(one.bytes_share * planned_bytes(PLAIN), rel=0.07)
     assert cell.tokens == PLAIN.tokens
     assert cell != PLAIN
 
@@ -70,7 +70,8 @@ def test_combined_ideas_keep_to_the_same_bytes_and_to_legal_cuts() -> None:
     mixes: list[Mix] = [(one, other) for one in IDEAS for other in IDEAS if one.kind < other.kind]
     for mix in mixes:
         cell = cell_with(PLAIN, mix)
-        assert 0.75 < planned_bytes(cell) / planned_bytes(PLAIN) < 1.1  # a small H is a whole number
+        share = planned_bytes(cell) / planned_bytes(PLAIN)
+        assert 0.75 < share / math.prod(one.bytes_share for one in mix) < 1.1  # a small H is a whole number
         assert cell.num_fragments <= min(
             cell.interval_steps, cell.ideas.early_interval or cell.interval_steps
         )

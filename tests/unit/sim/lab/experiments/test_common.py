@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, fields, replace
 
 import pytest
 
+from atoll.config import RunConfig
 from atoll.errors import ConfigError
 from atoll.sim.lab.experiments import EXPERIMENTS
 from atoll.sim.lab.experiments.common import (
@@ -103,4 +104,20 @@ def test_a_place_may_take_the_settings_of_another_method() -> None:
     cell = Place("streaming", 8, settings_of="decoupled").cell("tiny", 1)
     theirs = tuned("text", "tiny", "decoupled", 8)
     assert cell.method == "streaming"
-    assert (cell.learning_rate, cell.batch, cell.eta, cell.mu, cell.merge_rule) == astuple(theirs)
+    assert tuple(getattr(cell, one.name) for one in fields(theirs)) == astuple(theirs)
+
+
+def test_our_defaults_are_a_method_with_settings_of_its_own() -> None:
+    place = Place("decoupled", 8, settings_of="defaults")
+    assert (place.name, place.settings) == ("decoupled, our defaults M=8", "defaults")
+    ours, plain = place.cell("tiny", 1), Place("decoupled", 8).cell("tiny", 1)
+    assert (ours.momentum_warmup, ours.momentum_cooldown) == (0.1, 0.2)
+    assert replace(ours, momentum_warmup=0.0, momentum_cooldown=0.0) == plain
+
+
+def test_our_defaults_are_those_of_the_config() -> None:
+    lab, config = tuned("text", "tiny", "defaults", 4), RunConfig()
+    outer = config.outer
+    assert (lab.eta, lab.mu) == outer.eta_mu
+    assert (lab.momentum_warmup, lab.momentum_cooldown) == (outer.momentum_warmup, outer.momentum_cooldown)
+    assert lab.merge_rule == config.sync.merge_rule

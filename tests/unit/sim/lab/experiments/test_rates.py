@@ -14,7 +14,7 @@ from atoll.sim.lab.experiments.learners import COUNTS
 from atoll.sim.lab.experiments.parity import PARITY
 from atoll.sim.lab.experiments.rates import MOST, RATES_AROUND, places
 from atoll.sim.lab.report import Request
-from atoll.sim.lab.tuned import RATES, SWEPT, carried, transferred
+from atoll.sim.lab.tuned import RATES, SWEPT, Settings, carried, transferred
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
@@ -25,23 +25,31 @@ def centred(cell: Cell) -> Row:
 
 def centre_of(cell: Cell) -> float:
     centre = transferred if cell.size == "tiny" else carried
-    return centre(cell.task, cell.size, cell.method, cell.learners).learning_rate
+    return centre(cell.task, cell.size, settings_of(cell), cell.learners).learning_rate
+
+
+def settings_of(cell: Cell) -> Settings:
+    return "defaults" if cell.momentum_warmup else cell.method
+
+
+def place_of(cell: Cell) -> tuple[str, Settings, int]:
+    return cell.task, settings_of(cell), cell.learners
 
 
 def test_other_sizes_begin_at_what_tiny_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        RATES, ("text", "decoupled", 8), 2 * transferred("text", "tiny", "decoupled", 8).learning_rate
+        RATES, ("text", "defaults", 8), 2 * transferred("text", "tiny", "defaults", 8).learning_rate
     )
     asked, _ = drive(RATES_AROUND.stages(Request(size="small")), centred)
     rates = sorted(cell.learning_rate for cell in asked if (cell.method, cell.learners) == ("decoupled", 8))
-    moved = transferred("text", "small", "decoupled", 8).learning_rate
+    moved = transferred("text", "small", "defaults", 8).learning_rate
     assert rates[1] == pytest.approx(2 * moved, rel=0.01)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_place_gets_three_rates_and_one_seed(size: Size) -> None:
     asked, _ = drive(RATES_AROUND.stages(Request(size=size, seeds=5)), centred)
-    counts = Counter((cell.task, cell.method, cell.learners) for cell in asked)
+    counts = Counter(map(place_of, asked))
     assert set(counts.values()) == {3}
     assert {(cell.seed, cell.size) for cell in asked} == {(0, size)}
     assert len({cell.key for cell in asked}) == len(asked)
@@ -50,14 +58,14 @@ def test_every_place_gets_three_rates_and_one_seed(size: Size) -> None:
 def test_tiny_covers_what_parity_learners_moe_and_vision_train() -> None:
     tried = set(places("tiny"))
     needed = {Place(method, m) for method in PARITY.methods for m in PARITY.counts}
-    needed |= {Place("decoupled", m) for m in COUNTS}
+    needed |= {Place("decoupled", m) for m in COUNTS} | {PARITY.decoupled(m) for m in PARITY.counts}
     needed |= {Place("data-parallel", task=task) for task in TASKS}
     needed |= {Place(method, 4, task) for task in TASKS[1:] for method in ("streaming", "decoupled")}
     assert tried == needed
 
 
-def test_other_sizes_try_data_parallel_and_decoupled() -> None:
-    expected = {Place("data-parallel"), *(Place("decoupled", m) for m in (2, 4, 8))}
+def test_other_sizes_try_data_parallel_and_our_defaults() -> None:
+    expected = {Place("data-parallel"), *(PARITY.decoupled(m) for m in (2, 4, 8))}
     assert set(places("small")) == set(places("0.05M")) == expected
 
 
@@ -80,11 +88,11 @@ def test_copying_the_results_does_not_change_the_runs(monkeypatch: pytest.Monkey
 
 def test_a_best_at_the_end_is_followed_until_it_is_bracketed() -> None:
     def train(cell: Cell) -> Row:
-        best = centre_of(cell) * (2 if (cell.method, cell.learners) == ("decoupled", 8) else 1)
+        best = centre_of(cell) * (2 if place_of(cell) == ("text", "decoupled", 8) else 1)
         return made_up(cell, 2 + abs(math.log(cell.learning_rate / best)))
 
     asked, report = drive(RATES_AROUND.stages(Request()), train)
-    counts = Counter((cell.task, cell.method, cell.learners) for cell in asked)
+    counts = Counter(map(place_of, asked))
     assert counts.pop(("text", "decoupled", 8)) == 5  # 0.71, 1, 1.41, then 2 and 2.83
     assert set(counts.values()) == {3}
     marks = {row[0]: row[-1] for row in report.tables[0].rows if row[-1]}
@@ -125,9 +133,10 @@ def test_a_diverged_run_is_shown_and_is_not_the_best() -> None:
 def test_each_task_has_a_picture_of_its_own_and_a_crowded_one_is_cut_by_method() -> None:
     _, report = drive(RATES_AROUND.stages(Request()), made_up)
     where = [picture.title.split(", ", 1)[1] for picture in report.pictures]
-    methods = [f"text, tiny, {method}" for method in ("data-parallel", "diloco", "streaming", "decoupled")]
+    labels = ("data-parallel", "diloco", "streaming", "decoupled", "decoupled, our defaults")
+    methods = [f"text, tiny, {label}" for label in labels]
     assert where == [*methods, "moe, tiny", "vision, tiny"]
     names = [[series.name for series in picture.series] for picture in report.pictures]
-    assert all(name.startswith("moe") for name in names[4])
+    assert all(name.startswith("moe") for name in names[5])
     assert sorted(chain(*names)) == sorted(place.name for place in places("tiny"))
     assert len(drive(RATES_AROUND.stages(Request(size="small")), made_up)[1].pictures) == 1
