@@ -4,9 +4,9 @@
 
 The recipe `text` at `tiny` is what the lab trains: the same network, the same text, the same held-out
 windows, and the same initial weights for the same seed. `atoll train` gets the settings of the lab's cell
-(H, P, tau, K, grace, codecs, eta, mu, adoption) as a config file, and ticks that make the cell's tokens.
-Not the same are the order of the data and all timing: no two runs of real processes are alike. So seeds are
-not paired: compared are the means, and their difference is held against the spread of the seeds.
+(H, P, tau, K, grace, codecs, eta, mu and its schedule, adoption) as a config file, and ticks that make the
+cell's tokens. Not the same are the order of the data and all timing: no two runs of real processes are alike.
+So seeds are not paired: compared are the means, and their difference is held against the spread of the seeds.
 
 A step of so small a model takes milliseconds, no longer than the machine's scheduler takes to give a process
 its turn, and offers would come late for that reason alone. `--speed` makes every learner sleep for the rest
@@ -35,8 +35,8 @@ from hardware import hardware, write_record
 
 from atoll.recipes import load_recipe
 from atoll.sim.lab.cell import Cell, Row
+from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.paired import spread, student_t
-from atoll.sim.lab.tuned import cell_for
 
 RECIPE = "text"
 LONGEST_S = 1800.0
@@ -97,10 +97,11 @@ def agreement(real: Sequence[float], lab: Sequence[float]) -> Agreement:
 
 
 def cell_of(learners: int, seed: int) -> Cell:
-    """The lab's cell: its tuned setting, at the batch and rate that the recipe has for a learner."""
+    """The lab's cell by our defaults, at the batch and rate that the recipe has for a learner."""
     preset = load_recipe(RECIPE).preset
+    place = Place("decoupled", learners, settings_of="defaults")
     batch = learners * preset.batch_size
-    return cell_for("decoupled", learners, seed, batch=batch, learning_rate=preset.learning_rate)
+    return place.cell("tiny", seed, batch=batch, learning_rate=preset.learning_rate)
 
 
 def ticks_of(cell: Cell) -> int:

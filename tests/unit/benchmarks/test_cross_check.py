@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atoll.recipes import examples, load_recipe
-from atoll.sim.lab.tuned import cell_for
+from atoll.sim.lab.experiments.common import Place
 
 ROOT = Path(__file__).parents[3]
 ANSWER = {
@@ -64,8 +64,16 @@ def test_one_seed_says_nothing(check):
     assert found.verdict.startswith("not resolved")
 
 
-def test_four_learners_are_the_labs_tuned_cell(check):
-    assert check.cell_of(4, 7) == cell_for("decoupled", 4, 7)
+def test_four_learners_are_the_labs_cell_by_our_defaults(check):
+    assert check.cell_of(4, 7) == Place("decoupled", 4, settings_of="defaults").cell("tiny", 7)
+
+
+def test_real_processes_get_every_outer_setting_of_the_cell(check):
+    from atoll.sim.lab.world import config_of
+
+    cell, outer = check.cell_of(4, 7), config_of(check.cell_of(4, 7)).outer
+    assert outer.eta_mu == (cell.eta, cell.mu)
+    assert (outer.momentum_warmup, outer.momentum_cooldown) == (0.1, 0.2)
 
 
 @pytest.mark.parametrize("learners", [1, 2, 4, 8])

@@ -253,11 +253,11 @@ class LabSyncer:
         self, p: int, parts: tuple[Contributor, ...], bodies: list[Any], momentum_factor: float
     ) -> MergeResult:
         """Merge and take the outer step on a copy, at the outer settings of this moment."""
+        assert momentum_factor == 1.0, "the lab's core has no budget: momentum goes by the tokens trained"
         self.model.eta, self.model.mu = outer_at(self.cell, self.work.progress)
         if self.model.manifest is self.manifest and is_plain_at(self.cell, self.work.progress):
             self.model.manifest = with_rule(self.manifest, "mean")
-        result = self.model.merge(p, parts, [body for body, _ in bodies], momentum_factor)
-        self.aside[p] = result
+        result = self.aside[p] = self.model.merge(p, parts, [body for body, _ in bodies])
         if self.cell.ideas.mean_moments:
             total = sum(part.weight for part in parts)
             mean = sum(

@@ -101,7 +101,12 @@ def config_of(cell: Cell) -> RunConfig:
                 "blend_alpha": cell.blend_alpha,
                 "merge_rule": "mean" if cell.merge_rule == "mean" else "rda",
             },
-            "outer": {"learning_rate": cell.eta, "momentum": cell.mu},
+            "outer": {
+                "learning_rate": cell.eta,
+                "momentum": cell.mu,
+                "momentum_warmup": cell.momentum_warmup,
+                "momentum_cooldown": cell.momentum_cooldown,
+            },
             "guard": {"max_share": cell.max_share},
             "codec": {
                 "up": cell.codec_up,
