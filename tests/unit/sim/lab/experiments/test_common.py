@@ -112,7 +112,8 @@ def test_our_defaults_are_a_method_with_settings_of_its_own() -> None:
     assert (place.name, place.settings) == ("decoupled, our defaults M=8", "defaults")
     ours, plain = place.cell("tiny", 1), Place("decoupled", 8).cell("tiny", 1)
     assert (ours.momentum_warmup, ours.momentum_cooldown) == (0.1, 0.2)
-    assert replace(ours, momentum_warmup=0.0, momentum_cooldown=0.0) == plain
+    plain_again = replace(ours, momentum_warmup=0.0, momentum_cooldown=0.0, learning_rate=plain.learning_rate)
+    assert plain_again == plain
 
 
 def test_our_defaults_are_those_of_the_config() -> None:
