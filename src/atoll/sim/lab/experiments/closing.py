@@ -6,11 +6,11 @@ offers that carry moments too travel more rarely, four-bit offers four times as 
 stands in the table; one idea does with half the bytes. eta and mu stay those of the default where an idea
 does not name others.
 
-The first stage screens all ideas at two seeds and M = 4, the second the best of them together with the second
-and the third that are different in kind, whose gain is clear, and which have an effect beside it. There the
+The first stage screens all ideas at two seeds and M = 4, the second the best of them together with the next
+three that are different in kind, whose gain is clear, and which have an effect beside it. There the
 best of all is chosen, at seeds that nothing else uses, by the share of the gap that it closes: the claims are
 about it, and one choice is made for both M, for a default has to serve both. The third stage gives it, the
-best three and the combinations all seeds, at M = 4 and at M = 8. What lost stays in the table with what the
+best four and the combinations all seeds, at M = 4 and at M = 8. What lost stays in the table with what the
 screening said.
 
 The share of the gap that an idea closes is 1 - (idea - Data-Parallel with it) / (default - Data-Parallel), of
@@ -42,7 +42,7 @@ SCREENED = 4
 """The M at which all ideas are tried."""
 SCREEN_SEEDS, FIRST_SCREEN_SEED = 2, 1001
 """Seeds that only choose: no claim uses them."""
-BEST = 3
+BEST = 4
 """Ideas that are given all seeds."""
 CLEAR_PERCENT = 0.2
 """An idea whose mean gain is above this may be combined with others."""
@@ -59,7 +59,7 @@ class Idea:
     kind: str
     """Ideas of one kind are ways to do the same thing; only one of them goes into a combination."""
     also: tuple[str, ...] = ()
-    """Other kinds that have no effect beside it."""
+    """Other kinds that have no effect beside it, or are part of it."""
     changes: tuple[tuple[str, Any], ...] = ()
     """Settings of the cell."""
     ideas: Ideas = field(default_factory=Ideas)
@@ -125,6 +125,19 @@ IDEAS: tuple[Idea, ...] = (
     Idea(name="momentum warm-up", kind="outer", changes=(WARM_UP,)),
     Idea(name="momentum cool-down", kind="outer", changes=(COOL_DOWN,)),
     Idea(name="momentum warm-up and cool-down", kind="outer", changes=(WARM_UP, COOL_DOWN)),
+    Idea(
+        name="int8 at half of H, mu 0.8, warm-up and cool-down",
+        kind="often",
+        also=("rounds", "outer"),
+        changes=(*EIGHT_BITS, ("mu", 0.8), WARM_UP, COOL_DOWN),
+    ),
+    Idea(
+        name="int4 at half of H, mu 0.8, warm-up and cool-down, half the bytes",
+        kind="often",
+        also=("rounds", "outer"),
+        changes=(*FOUR_BITS, ("mu", 0.8), WARM_UP, COOL_DOWN),
+        bytes_share=0.5,
+    ),
     Idea(name="eta to 1, momentum cool-down", kind="outer", changes=(COOL_DOWN,), ideas=Ideas(eta_end=1.0)),
     Idea(name="eta x 1.5", kind="outer", eta_factor=1.5),
 )

@@ -50,7 +50,7 @@ def report_of(cost: Cost, seeds: int = 5) -> tuple[list[Cell], Report]:
 
 def good_ideas(cell: Cell) -> float:
     """tau 1 and int4 help, and add up; batch x 2 helps too little to be clear; the rest hurts."""
-    change = 0.5
+    change = 0.5 + 3.0 * (cell.momentum_warmup > 0)
     change -= 2.0 * (cell.overlap_steps == 1)
     change -= 1.5 * (cell.codec_up == "int4") - 0.1 * (cell.mu == 0)
     if cell.batch > plain_cell(cell.learners, cell.seed).batch:
@@ -109,8 +109,8 @@ def test_seeds_that_only_choose_choose_and_the_best_have_all_others() -> None:
     assert {cell.seed for cell in screened} == {1001, 1002}
     assert {cell.learners for cell in screened if cell.method == "decoupled"} == {4}
     assert {cell.seed for cell in final} == {1, 2, 3, 4, 5}
-    # Data-Parallel, and at each M the default, three ideas, and the two with a clear gain together
-    assert len(final) == 5 * (1 + 2 * (1 + 3 + 1))
+    # Data-Parallel, and at each M the default, four ideas, and the two with a clear gain together
+    assert len(final) == 5 * (1 + 2 * (1 + 4 + 1))
 
 
 def test_ideas_with_a_clear_gain_are_combined_one_of_each_kind() -> None:
