@@ -72,7 +72,11 @@ RATES: dict[tuple[Task, Settings, int], float] = {
 }
 """At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it
 is by more or less than the transferred rate is carried to other sizes."""
-FACTORS: dict[tuple[Size, Settings, int], float] = {}
+FACTORS: dict[tuple[Size, Settings, int], float] = {
+    ("0.05M", "data-parallel", 1): 2.0,
+    ("0.05M", "defaults", 2): 1.414,
+    ("0.05M", "defaults", 8): 0.707,
+}
 """At other sizes: the best factor of the rate that follows from `tiny`, for Data-Parallel (M is 1) and for
 Decoupled by its defaults at each M, which all others with learners follow."""
 
