@@ -110,7 +110,7 @@ def test_an_unknown_setting_is_refused_with_the_one_meant():
 
 def test_an_unknown_setting_that_resembles_none_lists_them():
     assert toml_refusal("[outer]\nzzz = 2\n").now_what == (
-        "The settings of [outer] are learning_rate, momentum."
+        "The settings of [outer] are learning_rate, momentum, momentum_warmup, momentum_cooldown."
     )
 
 

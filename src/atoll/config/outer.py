@@ -44,7 +44,8 @@ class OuterConfig:
     momentum_warmup: float = 0.1
     """Share of the budget over which mu rises from 0. 0: it is there from the start, as without a budget."""
     momentum_cooldown: float = 0.2
-    """Share of the budget, at its end, over which mu falls to 0. 0: it stays, as without a budget."""
+    """Share of the budget, at its end, over which mu falls to 0. 0: it stays, as without a budget. A run that
+    an operator ends before its budget ends at the momentum of that moment."""
 
     def __post_init__(self) -> None:
         check("outer", self, _RULES)
@@ -64,6 +65,11 @@ class OuterConfig:
         assert self.learning_rate is not None, "only a RunConfig knows H"
         assert self.momentum is not None, "only a RunConfig knows H"
         return self.learning_rate, self.momentum
+
+    def step(self, momentum_factor: float) -> tuple[float, float]:
+        """eta and mu of an outer step that has this share of the momentum."""
+        eta, mu = self.eta_mu
+        return eta, mu * momentum_factor
 
 
 _RULES: Mapping[str, Rule] = {

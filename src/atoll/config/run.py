@@ -23,7 +23,7 @@ from atoll.config.sections import (
     TapeConfig,
 )
 from atoll.config.sync import SyncConfig
-from atoll.core.params import SECOND, RunParams
+from atoll.core.params import SECOND, RunParams, spent
 from atoll.errors import ConfigError
 
 __all__ = ["OPEN_SHARDS", "RunConfig"]
@@ -104,6 +104,12 @@ class RunConfig:
         A setting that is not set (an open number of learners) is left out: TOML has no null.
         """
         return toml.write({name: getattr(self, name) for name in SECTIONS})
+
+    def progress(self, t: int, merged_tokens: int) -> float:
+        """Share of the budget that is spent at a tick, with so many tokens merged into all fragments; 0
+        without a budget."""
+        budget = self.budget
+        return spent(budget.ticks, t, budget.tokens, merged_tokens / self.sync.num_fragments) or 0.0
 
     def params(
         self,

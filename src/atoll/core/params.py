@@ -19,6 +19,7 @@ __all__ = [
     "Durability",
     "OnLarge",
     "RunParams",
+    "spent",
 ]
 
 Algorithm = Literal["decoupled", "streaming", "diloco"]
@@ -63,9 +64,9 @@ class RunParams:
     """The run ends at this tick; 0 means no limit in ticks."""
     budget_tokens: int = 0
     """The run ends when this many tokens (per fragment, on average) were merged; 0 means no limit."""
-    momentum_warmup: float = 0.0
+    momentum_warmup: float = 0.1
     """Share of the budget over which the outer momentum rises from 0."""
-    momentum_cooldown: float = 0.0
+    momentum_cooldown: float = 0.2
     """Share of the budget, at its end, over which the outer momentum falls to 0."""
     fragment_bytes: tuple[int, ...] = ()
     """Size of one encoded offer body of each fragment; for body deadlines."""
@@ -116,11 +117,16 @@ class RunParams:
 
     def progress(self, t: int, merged_tokens: int) -> float | None:
         """Share of the budget that is spent, 0 to 1, by whichever limit is nearer; None without a budget."""
-        shares = [t / self.budget_ticks] if self.budget_ticks else []
-        if self.budget_tokens:
-            shares.append(merged_tokens / self.num_fragments / self.budget_tokens)
-        return min(1.0, max(shares)) if shares else None
+        return spent(self.budget_ticks, t, self.budget_tokens, merged_tokens / self.num_fragments)
 
     def offset(self, fragment: int) -> int:
         """Tick within the cycle at which a fragment is due: floor(p H / P), distinct as P <= H."""
         return fragment * self.interval_steps // self.num_fragments
+
+
+def spent(budget_ticks: int, t: int, budget_tokens: int, merged_tokens: float) -> float | None:
+    """Share of a budget that is spent, 0 to 1, by whichever limit is nearer; None without a limit."""
+    shares = [t / budget_ticks] if budget_ticks else []
+    if budget_tokens:
+        shares.append(merged_tokens / budget_tokens)
+    return min(1.0, max(shares)) if shares else None

@@ -80,7 +80,7 @@ class GlobalModel:
         self._updates.clear()
         self._norms.clear()
 
-    def fold(self, fragment: int, delta: Tensor, momentum_factor: float = 1.0) -> str:
+    def fold(self, fragment: int, delta: Tensor, momentum_factor: float) -> str:
         """Apply a stored outer gradient after `restore`, and return the digest of the served values.
 
         In place: only before anything is served.
@@ -104,7 +104,7 @@ class GlobalModel:
         fragment: int,
         parts: Sequence[Contributor],
         bodies: Sequence[Tensor],
-        momentum_factor: float = 1.0,
+        momentum_factor: float,
     ) -> MergeResult:
         """Merge the bodies with their contributors' weights and take the outer step on a copy.
 

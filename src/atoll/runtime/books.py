@@ -302,11 +302,7 @@ class Books:
         return "draining" if machine.drain_reason else "training"
 
     def _progress(self, t: int, merged_tokens: int) -> float:
-        budget = self.config.budget
-        share = t / budget.ticks if budget.ticks else 0.0
-        if budget.tokens:
-            share = max(share, merged_tokens / self.config.sync.num_fragments / budget.tokens)
-        return 1.0 if self.finished_ns else min(1.0, share)
+        return 1.0 if self.finished_ns else self.config.progress(t, merged_tokens)
 
     def _detail(
         self, book: LearnerBook, machine: SyncerMachine | None, t: int, now_ns: int

@@ -145,12 +145,7 @@ class Learner:
     @property
     def progress(self) -> float:
         """Share of the run's budget that is spent, 0 to 1; extrapolated between two words of the syncer."""
-        budget, ticks = self.config.budget, self.global_step
-        share = ticks / budget.ticks if budget.ticks else 0.0
-        if budget.tokens:
-            merged = self.merged_tokens / self.config.sync.num_fragments
-            share = max(share, merged / budget.tokens)
-        return min(1.0, share)
+        return self.config.progress(self.global_step, self.merged_tokens)
 
     @property
     def global_step(self) -> int:

@@ -171,8 +171,8 @@ class Past:
 
     def fold(self, state: OuterState, record: RoundRecord, delta: Tensor) -> None:
         """Take the outer step of a record with this delta, in place."""
-        eta, mu = self.config.outer.eta_mu
-        fold(state, delta, eta, mu * record.momentum_factor, codec_for(self.config.codec.down))
+        eta_mu = self.config.outer.step(record.momentum_factor)
+        fold(state, delta, *eta_mu, codec_for(self.config.codec.down))
 
     def advance(self, state: OuterState, record: RoundRecord, delta: Tensor) -> None:
         """Go on to the version of a record; raises `Broken` if the step does not lead there."""

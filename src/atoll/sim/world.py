@@ -35,8 +35,8 @@ FRAGMENT_BYTES = 1_000_000
 MIN_MERGES = 30
 MAX_STEPS = 1200
 """A run that is not over after this many steps is hung."""
-FAR_TOKENS = 4_000_000
-"""A budget that no run spends, so that momentum has something to warm up over."""
+FAR_TOKENS, WARMUP = 4_000_000, 0.005
+"""A budget that no run spends, and a share of it that most spend: momentum is whole before the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
         retry_ns=2 * STEP_NS,
         drain_ns=3 * cycle,
         live_ns=3 * cycle + 15 * STEP_NS,
-        momentum_warmup=Chance(seed).branch("momentum").choice((0.0, 0.5)),
+        momentum_warmup=Chance(seed).branch("momentum").choice((0.0, WARMUP)),
         budget_tokens=FAR_TOKENS,
     )
     faults_until_ns = int(STEP_NS * (26 * interval / num_fragments)) + 10 * STEP_NS

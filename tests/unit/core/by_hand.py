@@ -169,8 +169,8 @@ class SyncerByHand:
     def __post_init__(self) -> None:
         self.machine = SyncerMachine(self.params)
 
-    def boot(self, *, accepts_loss: bool = False) -> SyncerByHand:
-        self.handle(ev.Booted(self.now_ns, accepts_loss))
+    def boot(self, *, accepts_loss: bool = False, budget: tuple[int, int, int] | None = None) -> SyncerByHand:
+        self.handle(ev.Booted(self.now_ns, accepts_loss, budget))
         return self
 
     def handle(self, event: ev.Event) -> list[do.Command]:

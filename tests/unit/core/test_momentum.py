@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from atoll.core import commands as do
-from atoll.core import events as ev
 from atoll.core.momentum import momentum_factor
 from atoll.core.params import RunParams
 from atoll.core.records import RoundRecord, fold
@@ -81,7 +78,6 @@ def test_a_run_that_goes_on_with_a_larger_budget_goes_by_that():
     first = running("a", "b", budget_ticks=4, momentum_cooldown=1.0)
     merge_at(first, 2)
     assert factors(first) == [0.5]
-    longer = replace(first.params, budget_ticks=16)
     second = SyncerByHand(first.params, stored=fold(first.records))
-    second.handle(ev.Booted(0, budget=(longer.budget_ticks, 0, longer.drain_ns)))
-    assert second.machine.params.progress(2, 0) == 2 / 16
+    second.boot(budget=(16, 0, first.params.drain_ns))
+    assert second.machine.rounds.desk.params.progress(2, 0) == 2 / 16

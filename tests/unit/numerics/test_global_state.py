@@ -53,7 +53,7 @@ def by_hand(values, bodies, fragment):
 def test_a_merge_is_the_streaming_merge_and_the_outer_step():
     model, values = model_of()
     bodies = bodies_for(model, 1)
-    result = model.merge(1, PARTS, bodies)
+    result = model.merge(1, PARTS, bodies, 1.0)
     delta, state, body = by_hand(values[1], bodies, model.manifest.fragments[1])
     assert torch.equal(result.delta, delta)
     assert result.delta_digest == digest(delta)
@@ -69,7 +69,7 @@ def test_a_merge_changes_nothing_that_is_served_until_it_is_installed():
     served = model.states[0]
     before = [tensor.clone() for tensor in (served.served, served.remainder, served.momentum)]
     view = model.full_bytes(0)
-    result = model.merge(0, PARTS, bodies_for(model, 0))
+    result = model.merge(0, PARTS, bodies_for(model, 0), 1.0)
     assert model.states[0] is served
     model.install(0, result)
     assert model.states[0] is result.state
@@ -84,7 +84,7 @@ def test_a_learner_follows_the_bytes_that_are_handed_out():
     replica = Replica(Tied(), model.manifest, UP, DOWN)
     replica.load(0, torch.frombuffer(bytearray(model.full_bytes(0)), dtype=torch.float32))
     for seed in (10, 20, 30):
-        model.install(0, model.merge(0, PARTS, bodies_for(model, 0, seed)))
+        model.install(0, model.merge(0, PARTS, bodies_for(model, 0, seed), 1.0))
         update = torch.frombuffer(bytearray(model.update_bytes(0)), dtype=torch.uint8)
         assert digest(replica.stage(0, update)) == digest(model.states[0].served)
         replica.adopt(0, merged=False)
@@ -93,7 +93,7 @@ def test_a_learner_follows_the_bytes_that_are_handed_out():
 
 def test_bytes_are_handed_out_without_a_copy_and_cannot_be_written():
     model, _ = model_of()
-    model.install(0, model.merge(0, PARTS, bodies_for(model, 0)))
+    model.install(0, model.merge(0, PARTS, bodies_for(model, 0), 1.0))
     for view, tensor in (
         (model.full_bytes(0), model.states[0].served),
         (model.update_bytes(0), model.update(0)),
@@ -108,11 +108,11 @@ def test_bytes_are_handed_out_without_a_copy_and_cannot_be_written():
 
 def test_bytes_outlive_the_version_they_belong_to():
     model, _ = model_of()
-    model.install(0, model.merge(0, PARTS, bodies_for(model, 0, 10)))
+    model.install(0, model.merge(0, PARTS, bodies_for(model, 0, 10), 1.0))
     update, full = model.update_bytes(0), model.full_bytes(0)
     copies = bytes(update), bytes(full)
     for seed in range(20, 25):
-        model.install(0, model.merge(0, PARTS, bodies_for(model, 0, seed)))
+        model.install(0, model.merge(0, PARTS, bodies_for(model, 0, seed), 1.0))
     assert (bytes(update), bytes(full)) == copies
 
 
@@ -132,7 +132,7 @@ def test_inspections_say_norm_and_finiteness_by_name():
 def test_a_merge_takes_no_norm_again_of_a_body_that_was_inspected(monkeypatch):
     model, _ = model_of()
     bodies = bodies_for(model, 1)
-    expected = model.merge(1, PARTS, bodies).delta
+    expected = model.merge(1, PARTS, bodies, 1.0).delta
     refused = UP.encode(gaussian(model.manifest.fragments[1].numel, 99))
     model.inspect(1, [("a", bodies[0]), ("aa", refused), ("b", bodies[1])])
     counted = []
@@ -142,10 +142,12 @@ def test_a_merge_takes_no_norm_again_of_a_body_that_was_inspected(monkeypatch):
         return inspect(*args)
 
     monkeypatch.setattr(global_state, "inspect", counting)
-    assert torch.equal(model.merge(1, PARTS, bodies).delta, expected)
+    assert torch.equal(model.merge(1, PARTS, bodies, 1.0).delta, expected)
     assert counted == []
     others = bodies_for(model, 1, seed=50)  # never inspected: the kept norms are not theirs
-    assert torch.equal(model.merge(1, PARTS, others).delta, model_of()[0].merge(1, PARTS, others).delta)
+    assert torch.equal(
+        model.merge(1, PARTS, others, 1.0).delta, model_of()[0].merge(1, PARTS, others, 1.0).delta
+    )
     assert len(counted) == 4
 
 
@@ -153,11 +155,11 @@ def test_norms_are_forgotten_with_their_round_because_receive_buffers_are_used_a
     model, _ = model_of()
     bodies = bodies_for(model, 1)
     model.inspect(1, list(zip("ab", bodies, strict=True)))
-    model.install(1, model.merge(1, PARTS, bodies))
+    model.install(1, model.merge(1, PARTS, bodies, 1.0))
     for body, fresh in zip(bodies, bodies_for(model, 1, seed=50), strict=True):
         body.copy_(fresh)
     delta = merge(bodies, [1.0, 3.0], UP, model.manifest.fragments[1])
-    assert torch.equal(model.merge(1, PARTS, bodies).delta, delta)
+    assert torch.equal(model.merge(1, PARTS, bodies, 1.0).delta, delta)
 
 
 def test_norms_kept_do_not_keep_the_bodies():
@@ -173,7 +175,7 @@ def test_an_outer_step_that_overflows_is_reported_as_not_finite():
     model, values = model_of(1)
     model.restore([OuterState.start(torch.full_like(values[0], 3e38))])
     model.states[0].momentum.fill_(-3e38)
-    result = model.merge(0, PARTS, bodies_for(model, 0))
+    result = model.merge(0, PARTS, bodies_for(model, 0), 1.0)
     assert not result.finite
     assert torch.isfinite(model.states[0].served).all()
 
@@ -182,23 +184,23 @@ def test_a_restart_folds_stored_deltas_to_the_same_bits():
     model, values = model_of()
     deltas = []
     for seed in (10, 20, 30):
-        result = model.merge(0, PARTS, bodies_for(model, 0, seed))
+        result = model.merge(0, PARTS, bodies_for(model, 0, seed), 1.0)
         deltas.append((result.delta, result.digest))
         model.install(0, result)
     again = GlobalModel(model.manifest, UP, DOWN, ETA, MU)
     again.start(values)
-    assert [again.fold(0, delta) for delta, _ in deltas] == [name for _, name in deltas]
+    assert [again.fold(0, delta, 1.0) for delta, _ in deltas] == [name for _, name in deltas]
     assert torch.equal(again.states[0].momentum, model.states[0].momentum)
     assert torch.equal(again.states[0].remainder, model.states[0].remainder)
     bodies = bodies_for(model, 0, 40)
-    assert again.merge(0, PARTS, bodies).digest == model.merge(0, PARTS, bodies).digest
+    assert again.merge(0, PARTS, bodies, 1.0).digest == model.merge(0, PARTS, bodies, 1.0).digest
 
 
 def test_there_is_no_update_before_the_first_merge_nor_after_a_restart():
     model, _ = model_of()
     with pytest.raises(ProtocolError, match="Fragment 0 was not merged"):
         model.update_bytes(0)
-    model.install(0, model.merge(0, PARTS, bodies_for(model, 0)))
+    model.install(0, model.merge(0, PARTS, bodies_for(model, 0), 1.0))
     model.restore(model.states)
     with pytest.raises(ProtocolError, match="Send the full fragment"):
         model.update(0)

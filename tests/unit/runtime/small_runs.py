@@ -30,8 +30,10 @@ def model(seed: int = 0) -> nn.Module:
 
 
 def settings(quorum: int = 2, **sections: dict[str, Any]) -> atoll.RunConfig:
-    """Every round has both learners: who was merged does not depend on how fast the machine is."""
-    given: dict[str, Any] = {"tape": {"keep_offers": True}, "security": {"tls": False}, **sections}
+    """Every round has both learners: who was merged does not depend on how fast the machine is. Momentum
+    warms up, over a budget that is never spent."""
+    given: dict[str, Any] = {"tape": {"keep_offers": True}, "security": {"tls": False}}
+    given |= {"budget": {"tokens": 1_000_000}, "outer": {"momentum_warmup": 0.001}, **sections}
     return config(quorum=quorum, network={"data_connections": 1}, **given)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_what_differs_in_a_commit_is_said(finished, tmp_path):
         f"tokens of {a.name} {a.start:,} to {a.end:,} against {a.start:,} to {a.end + 8:,}",
         f"steps of {a.name} {a.steps} against {a.steps + 1}",
         f"base of {a.name} version {a.base_version} against 7",
+        f"momentum times {real.momentum_factor:g} against 1",
         f"merged deltas {real.delta_digest[:12]} against eeeeeeeeeeee",
         f"values {real.digest[:12]} against ffffffffffff",
     )
@@ -89,9 +91,7 @@ def test_what_differs_in_a_commit_is_said(finished, tmp_path):
 
 def test_when_it_happened_is_no_difference(finished, tmp_path):
     last = rounds(finished)[-1]
-    again = RoundRecord(
-        2, 99, last.fragment, last.version, last.digest, last.delta_digest, last.t + 5, last.contributors
-    )
+    again = replace(last, epoch=2, round=99, t=last.t + 5)
     assert diff_runs(finished, told_otherwise(finished, tmp_path / "other", again)).equal
 
 

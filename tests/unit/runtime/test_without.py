@@ -46,7 +46,8 @@ def by_hand(run_dir: Path, learner: str, since: int) -> list[Tensor]:
     for record in rounds(run_dir):
         bodies = read_offers(Files(), offers_path(run_dir / "offers", record))
         parts = [part for part in record.contributors if record.t < since or part.name != learner]
-        result = model.merge(record.fragment, parts, [bodies[part.name] for part in parts])
+        offers = [bodies[part.name] for part in parts]
+        result = model.merge(record.fragment, parts, offers, record.momentum_factor)
         model.install(record.fragment, result)
     return [state.served for state in model.states]
 

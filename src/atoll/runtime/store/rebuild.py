@@ -158,7 +158,7 @@ class Thread:
         return self.chain[at - 1].digest if at else self.start.digest
 
     def _fold(self, base: Base, state: OuterState, upto: int) -> _Reached:
-        (eta, mu), codec = self.config.outer.eta_mu, codec_for(self.config.codec.down)
+        outer, codec = self.config.outer, codec_for(self.config.codec.down)
         for record in self.chain[base.version - self.start.version : upto - self.start.version]:
             try:
                 delta = self.read_delta(record.delta_digest)
@@ -167,7 +167,7 @@ class Thread:
             except (OSError, ValueError) as error:
                 self._report(record, f"its delta {record.delta_digest} cannot be used: {error}")
                 return _Reached(record.version - 1, is_spoiled=False)
-            fold(state, delta, eta, mu * record.momentum_factor, codec)
+            fold(state, delta, *outer.step(record.momentum_factor), codec)
             if digest(state.served) != record.digest:
                 self._report(record, "its delta does not lead to the digest in its record")
                 return _Reached(record.version - 1, is_spoiled=True)

@@ -1,9 +1,9 @@
 """One training run, named by everything that its bits follow from.
 
 Equal cells give equal rows, bit for bit, on the same machine; so a finished cell is kept under its key and
-never run twice. Settings of the protocol carry the names and defaults of `RunConfig`; those of training are
-the lab's own. What a method does not use is set to one value (`Cell.plain`), so that Data-Parallel is not
-trained again because somebody asked for another outer rate.
+never run twice. Settings of the protocol carry the names of `RunConfig`, and defaults that never change, so
+that keys stay; those of training are the lab's own. What a method does not use is set to one value
+(`Cell.plain`), so that Data-Parallel is not trained again because somebody asked for another outer rate.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class LabSyncer:
         self.model.eta, self.model.mu = outer_at(self.cell, self.work.progress)
         if self.model.manifest is self.manifest and is_plain_at(self.cell, self.work.progress):
             self.model.manifest = with_rule(self.manifest, "mean")
-        result = self.aside[p] = self.model.merge(p, parts, [body for body, _ in bodies])
+        result = self.aside[p] = self.model.merge(p, parts, [body for body, _ in bodies], momentum_factor)
         if self.cell.ideas.mean_moments:
             total = sum(part.weight for part in parts)
             mean = sum(

@@ -118,9 +118,8 @@ class Driver:
         number = self.num_rounds
         delta = torch.randn(SIZES[p], generator=self.noise)
         state = copy(self.states[p])
-        eta, mu = self.config.outer.eta_mu
         factor = min(1.0, number / 4)  # as in a run that warms up
-        fold(state, delta, eta, mu * factor, codec_for(self.config.codec.down))
+        fold(state, delta, *self.config.outer.step(factor), codec_for(self.config.codec.down))
         self.past[p, digest(state.served)] = copy(state)
         part = Contributor("a", 1, 100 * number, 100 * number + 60, 3, self.versions[p], 1200.0)
         version, served = self.versions[p] + 1, digest(state.served)

@@ -32,7 +32,7 @@ def planned_bytes(cell: Cell) -> float:
 
 
 def train(cell: Cell, cost: Cost) -> Row:
-    """Data-Parallel at 2, the plain default 5 % above, everything else by `cost` percent off the default."""
+    """Data-Parallel at 2, the plain settings 5 % above, everything else by `cost` percent off the default."""
     base = 2 + 0.02 * cell.seed
     if cell.method == "data-parallel":
         gain = 0.01 if cell.ideas.beta2 else 0.0
@@ -117,7 +117,7 @@ def test_ideas_with_a_clear_gain_are_combined_one_of_each_kind() -> None:
     _, report = report_of(good_ideas)
     names = [row[0] for row in report.tables[0].rows]
     rounds = "int4 at a quarter of H"
-    assert names[:2] == ["Data-Parallel", "plain default"]
+    assert names[:2] == ["Data-Parallel", "plain settings"]
     assert names[2] == f"tau 1, and so half the grace + {rounds}"
     assert sum(" + " in name for name in names) == 1
     assert report.pictures[0].names[0] == f"tau 1, and so half the grace + {rounds}"
@@ -139,7 +139,7 @@ def test_nothing_is_combined_when_nothing_helps_and_the_losers_are_all_there() -
     *final, screened = report.tables
     assert {row[0] for table in final for row in table.rows} < {row[0] for row in screened.rows}
     names = {row[0] for row in screened.rows if not row[0].startswith("Data-Parallel")}
-    assert names == {"plain default", *(one.name for one in IDEAS)}
+    assert names == {"plain settings", *(one.name for one in IDEAS)}
     assert {row[2] for row in screened.rows} == {"2"}
     assert {row[2] for table in final for row in table.rows} == {"5"}
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
@@ -162,7 +162,7 @@ def test_what_data_parallel_gains_by_an_idea_closes_no_gap() -> None:
     assert all("beta2" in claim.text for claim in report.claims)
     assert report.figures["gap_closed_m4_percent"] == pytest.approx(100 * (2.1 - 0.5) / 5, abs=1)
     names = [row[0] for row in report.tables[0].rows]
-    assert names[:3] == ["Data-Parallel", "Data-Parallel, beta2 0.99", "plain default"]
+    assert names[:3] == ["Data-Parallel", "Data-Parallel, beta2 0.99", "plain settings"]
 
 
 def test_without_a_gap_there_is_nothing_to_close() -> None:
@@ -179,7 +179,7 @@ def test_one_seed_resolves_nothing() -> None:
 def test_the_table_says_the_bytes_of_each_row() -> None:
     _, report = report_of(good_ideas)
     by_name = {row[0]: row for row in report.tables[-1].rows}
-    assert by_name["plain default"][6:] == ("2.0", "100 %")
+    assert by_name["plain settings"][6:] == ("2.0", "100 %")
     assert by_name["int4 at a quarter of H"][7] == "103 %"
     assert by_name["often early, rarely later"][1] == "8, then 72"
     assert by_name["Data-Parallel"][5:] == ("-", "-", "-")
