@@ -14,7 +14,15 @@ Differs: the paper keeps mu as it is.
 
 from __future__ import annotations
 
-__all__ = ["momentum_factor"]
+from atoll.core.params import RunParams
+
+__all__ = ["factor_at", "momentum_factor"]
+
+
+def factor_at(params: RunParams, t: int, merged_tokens: int) -> float:
+    """What mu is multiplied by at a tick of a run, with so many tokens merged into all fragments."""
+    progress = params.progress(t, merged_tokens)
+    return momentum_factor(progress, params.momentum_warmup, params.momentum_cooldown)
 
 
 def momentum_factor(progress: float | None, warmup: float, cooldown: float) -> float:

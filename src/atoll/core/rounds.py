@@ -16,7 +16,7 @@ from atoll.core.desk import Desk
 from atoll.core.gates import NormGate, Refusal, screen
 from atoll.core.grace import MovingAverage, grace_window_ns
 from atoll.core.members import Sent, Session
-from atoll.core.momentum import momentum_factor
+from atoll.core.momentum import factor_at
 from atoll.core.quorum import Cancel, Close, Gathering, judge
 from atoll.core.records import Contributor, RoundRecord
 from atoll.core.round import FIXED, NO_OFFER, Phase, Round
@@ -281,14 +281,8 @@ class Rounds:
         rnd.phase = Phase.MERGE
         version = self.desk.state.fragments[rnd.fragment].version + 1
         parts = self._contributors(rnd, scales)
-        rnd.momentum_factor = self._momentum_factor()
+        rnd.momentum_factor = factor_at(self.desk.params, self.desk.schedule.t, self.desk.state.merged_tokens)
         self.desk.out.append(do.Merge(rnd.fragment, rnd.number, version, parts, rnd.momentum_factor))
-
-    def _momentum_factor(self) -> float:
-        """As of now: a retried write does not change the step that was taken."""
-        params, desk = self.desk.params, self.desk
-        progress = params.progress(desk.schedule.t, desk.state.merged_tokens)
-        return momentum_factor(progress, params.momentum_warmup, params.momentum_cooldown)
 
     def _clip(self, rnd: Round, gate: NormGate, result: ev.Inspection) -> float:
         """By how much an offer is scaled down; from now on later ones are judged by it."""
