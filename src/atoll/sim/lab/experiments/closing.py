@@ -417,7 +417,7 @@ def _picture(title: str, rows: Rows, counts: Sequence[int]) -> Picture:
     mixes = _mixes(rows, counts)
     ranked = sorted(mixes, key=lambda mix: sum(rank_of(_change(rows, count, mix)) for count in counts))
     return bars(
-        f"{title}, at equal tokens and bytes",
+        f"{title}, at equal tokens, no more bytes",
         names=[_name(mix) for mix in ranked],
         groups={f"M = {count}": [_change(rows, count, mix) for mix in ranked] for count in counts},
         x_label="idea",
