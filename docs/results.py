@@ -87,7 +87,7 @@ SECTIONS: Mapping[str, Planned] = {
     "adopt": Planned("Overwrite, blend or rebase when a publish arrives?"),
     "outer": Planned("Which eta and mu for H = 4, 24 and 96?"),
     "closing-the-gap": Planned(
-        "Which ideas bring the loss nearer to Data-Parallel, at equal tokens and no more bytes, and by how much?"
+        "Which ideas bring the loss nearer to Data-Parallel, at equal tokens and no more bytes; by how much?"
     ),
 }
 """In the order of the page. Fairness first, then quality, then the world, then the settings."""
