@@ -9,7 +9,7 @@ last (`momentum_factor`). `atoll lab run closing-the-gap` measures what that is 
 The factor belongs to the round: it is computed when the merge is asked for and stored in its record, so that
 a restart and a replay take the very same step, also after the budget was changed.
 
-Differs: the paper keeps mu as it is.
+Differs: the paper keeps mu as it is, as far as is known; it publishes neither eta nor mu.
 """
 
 from __future__ import annotations

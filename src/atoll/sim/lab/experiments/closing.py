@@ -3,8 +3,8 @@
 Each idea is a few changes of the plain settings (the paper's, merged by the mean). One that makes a round
 dearer, or rounds rarer, gets another H, so that the whole run sends as many bytes as with the plain settings:
 offers that carry moments too travel more rarely, four-bit offers four times as often. What was really sent
-stands in the table; two ideas do with half the bytes. eta and mu stay those of the default where an idea
-does not name others.
+stands in the table; two ideas do with half the bytes. eta and mu stay the plain ones where an idea does
+not name others.
 
 The first stage screens all ideas at two seeds and M = 4, the second the best of them together with the next
 three that are different in kind, whose gain is clear, and which have an effect beside it. There the
@@ -67,7 +67,7 @@ class Idea:
     """Of the batch; the learning rate grows by its root."""
     eta_factor: float = 1.0
     bytes_share: float = 1.0
-    """Of the default's bytes; below 1 for an idea that does with fewer."""
+    """Of the plain settings' bytes; below 1 for an idea that does with fewer."""
     is_early: bool = False
     """Whether the first quarter of the run has a smaller H, and the rest a larger one."""
 
