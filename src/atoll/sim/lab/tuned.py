@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from atoll.sim.lab.cell import Cell, Method, Size, Task
+from atoll.sim.lab.cell import SIZES, Cell, Method, Size, Task
 from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, tokens_of
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Tuned",
     "carried",
     "cell_for",
+    "factor_below",
     "fragments_of",
     "is_floored",
     "transferred",
@@ -133,6 +134,13 @@ def carried(task: Task, size: Size, method: Settings, learners: int) -> Tuned:
     at_tiny = transferred(task, "tiny", method, learners).learning_rate
     rate = found.learning_rate * RATES.get((task, method, learners), at_tiny) / at_tiny
     return replace(found, learning_rate=float(f"{rate:.3g}"))
+
+
+def factor_below(size: Size, settings: Settings, learners: int) -> float:
+    """The factor that was best at the next smaller size; 1 where that is `tiny`, whose rate is carried."""
+    larger = SIZES[SIZES.index("tiny") + 1 :]
+    known = dict(zip(larger[1:], larger[:-1], strict=True))
+    return FACTORS.get((known[size], settings, learners), 1.0) if size in known else 1.0
 
 
 def tuned(task: Task, size: Size, method: Settings, learners: int) -> Tuned:

@@ -8,8 +8,8 @@ The asked-for size says which places are tried, so that one command stays afford
 `tiny` Data-Parallel and Decoupled by our defaults at M = 2, 4, 8 are, and all others take the factor that
 this found.
 
-The centre comes from the sweep, at other sizes with what `tiny` chose, and not from earlier results of the
-same command: it finds the same runs again after its results were copied into `tuned`.
+The centre comes from the sweep, at other sizes with what `tiny` and the next smaller size chose, and not from
+earlier results of the same command: it finds the same runs again after its results were copied into `tuned`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
 from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
-from atoll.sim.lab.tuned import TUNING_SEED, carried, transferred
+from atoll.sim.lab.tuned import TUNING_SEED, carried, factor_below, transferred
 
 __all__ = ["MOST", "RATES_AROUND", "Rates", "places"]
 
 STEP = math.sqrt(2)
 """Between two rates."""
 FIRST = (-1, 0, 1)
-"""Steps from the transferred rate that are tried everywhere."""
+"""Steps from the centre that are tried everywhere."""
 MOST = 9
 """Tries at one place."""
 BEST = "best"
@@ -76,7 +76,10 @@ class Rates:
     def stages(self, request: Request) -> Stages:
         """Three runs at every place of the asked-for size, then one more where the best is at an end."""
         found: dict[Place, dict[int, Row]] = {place: {} for place in places(request.size)}
-        while wanted := [(place, step) for place, tried in found.items() for step in _next(tried)]:
+        start = {place: _start(place, request.size) for place in found}
+        while wanted := [
+            (place, step) for place, tried in found.items() for step in _next(tried, start[place])
+        ]:
             rows = yield [_cell(place, request.size, STEP**step) for place, step in wanted]
             for (place, step), row in zip(wanted, rows, strict=True):
                 found[place][step] = row
@@ -87,10 +90,15 @@ class Rates:
 RATES_AROUND = Rates()
 
 
-def _next(tried: Mapping[int, Row]) -> tuple[int, ...]:
+def _start(place: Place, size: Size) -> int:
+    """Steps from the carried rate to the one that the next smaller size would have."""
+    return round(math.log(factor_below(size, place.settings, place.learners), STEP))
+
+
+def _next(tried: Mapping[int, Row], start: int) -> tuple[int, ...]:
     """The steps to try next at one place; none if the best is bracketed."""
     if not tried:
-        return FIRST
+        return tuple(start + step for step in FIRST)
     low, high = min(tried), max(tried)
     best = min(tried, key=lambda step: _loss(tried[step]))
     if len(tried) >= MOST or low < best < high:

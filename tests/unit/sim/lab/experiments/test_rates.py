@@ -8,24 +8,28 @@ from itertools import chain
 
 import pytest
 
+from atoll.sim.lab import tuned
 from atoll.sim.lab.cell import SIZES, TASKS, Cell, Row, Size
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.learners import COUNTS
 from atoll.sim.lab.experiments.parity import PARITY
 from atoll.sim.lab.experiments.rates import MOST, RATES_AROUND, places
 from atoll.sim.lab.report import Request
-from atoll.sim.lab.tuned import RATES, SWEPT, Settings, carried, transferred
+from atoll.sim.lab.tuned import RATES, SWEPT, Settings, carried, factor_below, transferred
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
 def centred(cell: Cell) -> Row:
-    """The transferred rate is the best."""
+    """The rate that the search begins at is the best."""
     return made_up(cell, 2 + abs(math.log(cell.learning_rate / centre_of(cell))))
 
 
 def centre_of(cell: Cell) -> float:
-    centre = transferred if cell.size == "tiny" else carried
-    return centre(cell.task, cell.size, settings_of(cell), cell.learners).learning_rate
+    settings = settings_of(cell)
+    if cell.size == "tiny":
+        return transferred(cell.task, cell.size, settings, cell.learners).learning_rate
+    rate = carried(cell.task, cell.size, settings, cell.learners).learning_rate
+    return rate * factor_below(cell.size, settings, cell.learners)
 
 
 def settings_of(cell: Cell) -> Settings:
@@ -40,10 +44,27 @@ def test_other_sizes_begin_at_what_tiny_chose(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(
         RATES, ("text", "defaults", 8), 2 * transferred("text", "tiny", "defaults", 8).learning_rate
     )
-    asked, _ = drive(RATES_AROUND.stages(Request(size="small")), centred)
-    rates = sorted(cell.learning_rate for cell in asked if (cell.method, cell.learners) == ("decoupled", 8))
-    moved = transferred("text", "small", "defaults", 8).learning_rate
-    assert rates[1] == pytest.approx(2 * moved, rel=0.01)
+    monkeypatch.setattr(tuned, "FACTORS", {})
+    assert middle_of("small", 8) == pytest.approx(2 * transferred_rate("small", 8), rel=0.01)
+
+
+def test_a_size_begins_where_the_next_smaller_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "RATES", {})
+    factors = {("0.05M", "defaults", 8): 4.0, ("0.2M", "defaults", 8): 0.5, ("small", "defaults", 8): 8.0}
+    monkeypatch.setattr(tuned, "FACTORS", factors)
+    found = {size: middle_of(size, 8) / transferred_rate(size, 8) for size in SIZES if size != "tiny"}
+    assert found == pytest.approx({"0.05M": 1, "0.2M": 1, "0.4M": 0.5, "small": 1}, rel=0.01)
+
+
+def middle_of(size: Size, learners: int) -> float:
+    """Of the three rates that Decoupled is given first."""
+    asked, _ = drive(RATES_AROUND.stages(Request(size=size)), centred)
+    ours = [cell for cell in asked if (cell.method, cell.learners) == ("decoupled", learners)]
+    return sorted(cell.learning_rate for cell in ours)[1]
+
+
+def transferred_rate(size: Size, learners: int) -> float:
+    return transferred("text", size, "defaults", learners).learning_rate
 
 
 @pytest.mark.parametrize("size", SIZES)
