@@ -14,7 +14,7 @@ Verdict = Literal["holds", "fails", "not resolved"]
 Stages = Generator[Sequence[Cell], Sequence[Row], "Report"]
 """Yields the cells it needs next, is sent their rows in the same order, and returns its report. Stages that
 follow from earlier rows (a learning rate chosen, then seeds at it) come one after the other."""
-FINE = 2
+FINE = 4
 """How many times the seeds that fine claims are given."""
 
 
@@ -31,7 +31,7 @@ class Request:
         """Of the arms that claims of a fraction of a percent rest on.
 
         Two runs of one seed at `tiny` that differ in little more than rounding may end 0.5 % apart: then five
-        pairs tell 0.6 %, ten 0.36 %. Larger models cost too much for that, and one seed is a first look.
+        pairs tell 0.6 %, twenty 0.23 %. Larger models cost too much for that, and one seed is a first look.
         """
         return FINE * self.seeds if self.size == "tiny" and self.seeds > 1 else self.seeds
 

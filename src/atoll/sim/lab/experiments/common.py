@@ -66,9 +66,9 @@ class Place:
             self.method, self.learners, seed, task=self.task, size=size, **{**theirs, **changes}
         )  # fmt: skip
 
-    def arm(self, size: Size) -> Arm:
+    def arm(self, size: Size, **changes: Any) -> Arm:
         """The cells of all seeds."""
-        return partial(self.cell, size)
+        return partial(self.cell, size, **changes)
 
 
 def _has_model(task: Task, size: Size) -> bool:

@@ -5,7 +5,8 @@ still for some seconds, shrinks, and grows again later. In the first of the fail
 through that, as the model has it. In the others every pause is a death: what was not offered is lost, and a
 new life takes the model from the syncer. AdamW's moments come back as they were at death, as from a disk that
 is always up to date, or are lost: real learners are between the two. Elastic Data-Parallel has the same
-chips as one island, so every failure stops all of them. All arms train the same number of tokens.
+chips as one island, so every failure stops all of them. All arms train the same number of tokens; Decoupled
+has our defaults.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 
 from atoll.sim.fleet.presets import TABLE1
 from atoll.sim.lab.cell import Fleet, Row
-from atoll.sim.lab.experiments.common import Arm, ask, mean_of
+from atoll.sim.lab.experiments.common import Arm, Place, ask, mean_of
 from atoll.sim.lab.fleets import FAILING_STEP_S
 from atoll.sim.lab.paired import claim_below, interval, interval_of, mean_sd, paired_shared
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table, Verdict
@@ -52,14 +53,14 @@ class Failures:
 
     def stages(self, request: Request) -> Stages:
         """One stage: all arms, Decoupled at more seeds."""
-        decoupled = partial(cell_for, "decoupled", LEARNERS, size=request.size)
+        decoupled = partial(Place("decoupled", LEARNERS, settings_of="defaults").arm, request.size)
         arms: dict[str, Arm] = {
             DP: partial(cell_for, "data-parallel", 1, size=request.size),
             ELASTIC: partial(cell_for, "elastic", 1, size=request.size, fleet=FAILING),
-            STEADY: partial(decoupled, fleet=CALM),
-            PAUSES: partial(decoupled, fleet=FAILING),
-            DEATHS: partial(decoupled, fleet=DYING),
-            FRESH: partial(decoupled, fleet=replace(DYING, loses_moments=True)),
+            STEADY: decoupled(fleet=CALM),
+            PAUSES: decoupled(fleet=FAILING),
+            DEATHS: decoupled(fleet=DYING),
+            FRESH: decoupled(fleet=replace(DYING, loses_moments=True)),
         }
         rows = yield from ask(arms, request.seeds, (STEADY, PAUSES, DEATHS), request.fine_seeds)
         return _report(rows)

@@ -6,16 +6,17 @@ Data-Parallel; its claims say whether asynchrony is free and, for text, whether 
 published one. `parity`, `moe` and `vision` are comparisons; they differ in task, methods and M.
 
 What asynchrony costs is Decoupled against synchronous Streaming at the same M and at Decoupled's settings, so
-that nothing else differs. Streaming at its own settings stands beside it.
+that nothing else differs.
 
-In `parity` Decoupled has our defaults, whose momentum warms up and cools down; at `tiny` it stands there with
-momentum that stays as it is too, as the other methods have it.
+Every method stands there by our defaults, whose momentum warms up and cools down, all at the learning rate
+that suits Decoupled. At `tiny`, where each was tuned for itself, it stands there at its own settings too,
+with momentum that stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from atoll.sim.lab.cell import Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place, ask, mean_of, megabytes, shown_number
@@ -31,7 +32,6 @@ from atoll.sim.lab.paired import (
     percent,
 )
 from atoll.sim.lab.report import Claim, Report, Request, Stages, Table
-from atoll.sim.lab.tuned import Settings
 
 __all__ = ["ASYNCHRONY_LIMIT", "PARITY", "Comparison", "gap_claim"]
 
@@ -52,13 +52,11 @@ class Comparison:
     """Those with learners that wait; Data-Parallel and Decoupled are always there."""
     counts: tuple[int, ...]
     """Every M."""
-    settings: Settings = "decoupled"
-    """Decoupled's."""
 
     def stages(self, request: Request) -> Stages:
         """One stage: Data-Parallel once, the others at every M; what asynchrony is measured by is fine."""
         places = [self.data_parallel, *(one for m in self.counts for one in self.places(m, request.size))]
-        fine = [place for m in self.counts for place in (self.decoupled(m), self.matched(m))]
+        fine = [by_defaults(m) for m in self.counts for by_defaults in (self.decoupled, self.streaming)]
         arms = {place: place.arm(request.size) for place in places}
         rows = yield from ask(arms, request.seeds, fine, request.fine_seeds)
         return _Findings(self, rows).report(f"{self.task}, {request.size}")
@@ -69,20 +67,22 @@ class Comparison:
         return Place("data-parallel", task=self.task)
 
     def places(self, learners: int, size: Size) -> list[Place]:
-        """At one M: every method at its own settings, Decoupled, and Streaming at Decoupled's settings."""
-        found = [Place(method, learners, self.task) for method in self.methods]
-        if self.settings == "defaults" and size == "tiny":
-            found.append(Place("decoupled", learners, self.task))
-        return [*found, self.decoupled(learners), self.matched(learners)]
+        """At one M: every method by our defaults, and at `tiny` before that at its own settings."""
+        methods: tuple[Method, ...] = (*self.methods, "decoupled")
+        own = [Place(method, learners, self.task) for method in methods] if size == "tiny" else []
+        return [*own, *(self.by_defaults(method, learners) for method in methods)]
+
+    def by_defaults(self, method: Method, learners: int) -> Place:
+        """A method at the settings that Decoupled has by `RunConfig`'s defaults."""
+        return Place(method, learners, self.task, "defaults")
 
     def decoupled(self, learners: int) -> Place:
         """What it is all about."""
-        settings_of = None if self.settings == "decoupled" else self.settings
-        return Place("decoupled", learners, self.task, settings_of)
+        return self.by_defaults("decoupled", learners)
 
-    def matched(self, learners: int) -> Place:
-        """Streaming at the settings of Decoupled: what asynchrony is measured against."""
-        return Place("streaming", learners, self.task, self.settings)
+    def streaming(self, learners: int) -> Place:
+        """What asynchrony is measured against."""
+        return self.by_defaults("streaming", learners)
 
 
 PARITY = Comparison(
@@ -91,7 +91,6 @@ PARITY = Comparison(
     task="text",
     methods=("diloco", "streaming"),
     counts=(2, 4, 8),
-    settings="defaults",
 )
 
 
@@ -113,11 +112,9 @@ class _Findings:
         gaps = {place: self.gap(place) for place in self.rows if place.method != "data-parallel"}
         figures = {f"gap of {place.name}": gap.mean for place, gap in gaps.items()}
         figures |= {f"asynchrony at M={m}": self.asynchrony(m).mean for m in shown.counts}
-        groups: dict[str, list[Difference]] = {
-            method: [gaps[Place(method, m, shown.task)] for m in shown.counts] for method in shown.methods
-        }
-        for place in (shown.matched, shown.decoupled):
-            groups[place(1).label] = [gaps[place(m)] for m in shown.counts]
+        groups: dict[str, list[Difference]] = {}
+        for place, gap in gaps.items():
+            groups.setdefault(place.label, []).append(gap)
         picture = bars(
             f"Held-out loss above Data-Parallel ({where})", names=[f"M={m}" for m in shown.counts],
             groups=groups, x_label="learners", y_label="gap to Data-Parallel (%)",
@@ -137,7 +134,7 @@ class _Findings:
 
     def asynchrony(self, learners: int) -> Difference:
         shown = self.comparison
-        return paired(self.rows[shown.decoupled(learners)], self.rows[shown.matched(learners)])
+        return paired(self.rows[shown.decoupled(learners)], self.rows[shown.streaming(learners)])
 
     def asynchrony_over_all(self) -> Difference:
         """The mean over every M, seed by seed."""
@@ -147,7 +144,7 @@ class _Findings:
     def calm(self) -> str:
         """What the claims about asynchrony do not show."""
         shown = self.comparison
-        sides = {"Streaming": [shown.matched(m) for m in shown.counts]}
+        sides = {"Streaming": [shown.streaming(m) for m in shown.counts]}
         sides["Decoupled"] = [shown.decoupled(m) for m in shown.counts]
         figures = []
         for name, places in sides.items():
@@ -191,7 +188,7 @@ class _Findings:
             "method", "M", "batch", "seeds", "held-out loss", "accuracy", "gap to Data-Parallel", EXTENSION,
             "against Streaming, same settings", "goodput", "stall", "MB moved",
         )  # fmt: skip
-        lines = [self.line(place) for place in self.rows if not self.is_repeated(place)]
+        lines = [self.line(place) for place in self.rows]
         kept = [at for at in range(len(columns)) if any(line[at] != "-" for line in lines)]
         unit = "images" if self.comparison.task == "vision" else "tokens"
         return Table(
@@ -201,16 +198,10 @@ class _Findings:
             notes=(
                 "Loss: mean ± standard deviation over seeds. Gaps: paired by seed, mean and 95 % interval, "
                 "over the seeds that both sides have.",
-                "Streaming with the settings of Decoupled, or our defaults, has its learning rate, batch, "
-                "eta, mu and schedule of momentum; where Streaming's own are the same, one line stands for "
-                "both. Whatever is not by our defaults has constant momentum.",
+                "By our defaults all methods have the batch, eta, mu and schedule of momentum of Decoupled, "
+                "and the learning rate that suits it. Else a method has its own, with constant momentum.",
             ),
         )
-
-    def is_repeated(self, place: Place) -> bool:
-        """Whether Streaming was tuned to Decoupled's settings anyway."""
-        own = replace(place, settings_of=None)
-        return place != own and own in self.rows and self.rows[place][0].cell == self.rows[own][0].cell
 
     def line(self, place: Place) -> tuple[str, ...]:
         rows = self.rows[place]

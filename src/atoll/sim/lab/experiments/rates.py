@@ -63,6 +63,7 @@ def _of_task(task: Task) -> tuple[Place, ...]:
         Place("data-parallel", task=task),
         Place("streaming", SWEPT_LEARNERS, task),
         Place("decoupled", SWEPT_LEARNERS, task),
+        Place("decoupled", SWEPT_LEARNERS, task, "defaults"),
     )
 
 

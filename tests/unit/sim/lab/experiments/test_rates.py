@@ -82,6 +82,7 @@ def test_tiny_covers_what_parity_learners_moe_and_vision_train() -> None:
     needed |= {Place("decoupled", m) for m in COUNTS} | {PARITY.decoupled(m) for m in PARITY.counts}
     needed |= {Place("data-parallel", task=task) for task in TASKS}
     needed |= {Place(method, 4, task) for task in TASKS[1:] for method in ("streaming", "decoupled")}
+    needed |= {Place("decoupled", 4, task, "defaults") for task in TASKS[1:]}
     assert tried == needed
 
 
