@@ -22,6 +22,7 @@ from typing import Any
 from atoll.config import RunConfig
 from atoll.errors import AtollError
 from atoll.recipes import recipe_from
+from atoll.runtime.pace import Pace
 
 __all__ = ["PATIENCE_S", "Settings", "enter", "run_learner", "run_own_learner", "run_syncer"]
 
@@ -43,7 +44,7 @@ def run_learner(
 ) -> None:
     """Join a run with a recipe and train until it is over; the loop that `atoll join` runs.
 
-    `speed` 0.5 makes every step take twice its time, by sleeping before the boundary.
+    `speed` 0.5 makes a step take twice its usual time, by sleeping before the boundary (`pace`).
     """
     import torch
 
@@ -63,6 +64,7 @@ def run_learner(
         certificate=certificate,
     )
     torch.manual_seed(recipe.seed + learner.shard.index)  # for whatever a model draws while it trains
+    pace = Pace(speed)
     with learner:
         began_s = time.perf_counter()
         for batch in recipe.batches(learner.shard, learner.cursor or 0):
@@ -70,8 +72,8 @@ def run_learner(
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
             optimizer.step()
             optimizer.zero_grad()
-            if speed < 1.0:
-                time.sleep((time.perf_counter() - began_s) * (1.0 / speed - 1.0))
+            if rest_s := pace.rest_s(time.perf_counter() - began_s):
+                time.sleep(rest_s)
             learner.step(tokens=batch.tokens, loss=loss)
             learner.cursor = batch.cursor
             if learner.finished:

@@ -67,9 +67,11 @@ RATES: dict[tuple[Task, Settings, int], float] = {
     ("text", "defaults", 8): 1.6e-2,
     ("moe", "data-parallel", 1): 1.99e-3,
     ("moe", "streaming", 4): 5.65e-3,
+    ("moe", "defaults", 4): 2e-3,
     ("vision", "data-parallel", 1): 7.05e-4,
     ("vision", "streaming", 4): 9.99e-4,
     ("vision", "decoupled", 4): 5e-4,
+    ("vision", "defaults", 4): 1e-3,
 }
 """At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it
 is by more or less than the transferred rate is carried to other sizes."""

@@ -52,7 +52,7 @@ class Failures:
     about: str = "1.2M chips that fail once a year: DP, elastic DP, and Decoupled with M = 8 (pauses, deaths)"
 
     def stages(self, request: Request) -> Stages:
-        """One stage: all arms, Decoupled at more seeds."""
+        """One stage: all arms, those that the claim of a fraction of a percent is about at more seeds."""
         decoupled = partial(Place("decoupled", LEARNERS, settings_of="defaults").arm, request.size)
         arms: dict[str, Arm] = {
             DP: partial(cell_for, "data-parallel", 1, size=request.size),
@@ -62,7 +62,7 @@ class Failures:
             DEATHS: decoupled(fleet=DYING),
             FRESH: decoupled(fleet=replace(DYING, loses_moments=True)),
         }
-        rows = yield from ask(arms, request.seeds, (STEADY, PAUSES, DEATHS), request.fine_seeds)
+        rows = yield from ask(arms, request.seeds, (STEADY, PAUSES), request.fine_seeds)
         return _report(rows)
 
 
