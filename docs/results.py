@@ -3,8 +3,7 @@
 RUN.json is what `atoll lab run` wrote, such as runs/lab/parity-tiny/parity.json; it is taken into
 docs/results. Then the pictures are drawn from the JSON and the page is written. With --check nothing is
 written, and the exit code is 1 if a file is not what the JSON gives; a picture need only be there, for its
-bits are those of one matplotlib. No figure of the page is typed by hand; only words are, and they stand
-here: what is asked, what is planned, and what we make of what came out.
+bits are those of one matplotlib. Tables, claims and notes come from the JSON, words from `results_words`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -21,8 +20,12 @@ from typing import get_args
 from atoll.config import RunConfig
 from atoll.observe.formats import duration
 from atoll.observe.lab_tables import markdown, markdown_claims, sentence
-from atoll.sim.lab.cell import SIZES
-from atoll.sim.lab.report import Claim, Table, Verdict
+from atoll.sim.lab.cell import SIZES, Cell, Row
+from atoll.sim.lab.estimate import Plan, plan
+from atoll.sim.lab.experiments import EXPERIMENTS
+from atoll.sim.lab.experiments.closing import FIRST_SCREEN_SEED
+from atoll.sim.lab.report import Claim, Request, Table, Verdict
+from atoll.sim.lab.tuned import TUNING_SEED
 
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
@@ -35,220 +38,16 @@ from docs.results_files import (  # noqa: E402  (found from the root of the repo
     stem_of,
     write_results,
 )
-
-MACHINE = "Measured on virtual machines with 2 cores (AMD EPYC, 60 to 120 GFlop/s each by MKL), no GPU."
-"""On what all of it was run, in a sentence. Empty until it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One section of the page: what is asked, and the runs that are to answer it, as (size, seeds)."""
-
-    question: str
-    runs: tuple[tuple[str, int], ...] = (("tiny", 5),)
-
-
-SECTIONS: Mapping[str, Planned] = {
-    "sweep": Planned(
-        "Which learning rate, batch, eta and mu suit each method best? Every later comparison rests on it.",
-        (("tiny", 1),),
-    ),
-    "rates": Planned(
-        "Does the learning rate carry over to other M, sizes and tasks? Three around the transferred best "
-        "are tried.",
-        (("0.05M", 1), ("tiny", 1), ("0.2M", 1), ("0.4M", 1), ("small", 1)),
-    ),
-    "parity": Planned(
-        "How far are DiLoCo, Streaming DiLoCo and Decoupled DiLoCo from Data-Parallel at M = 2, 4 and 8, and "
-        "what does asynchrony add?",
-        (("tiny", 5), ("small", 3)),
-    ),
-    "scaling": Planned(
-        "Does the gap to Data-Parallel shrink with the size of the model, as fast as the published one?",
-        (("small", 3),),
-    ),
-    "moe": Planned("Is asynchrony free for a mixture of experts?"),
-    "vision": Planned("Is asynchrony free for images?"),
-    "failures": Planned(
-        "What do the failures of 1.2M chips cost in goodput and loss, over 8 learners or in lock-step?"
-    ),
-    "mixed-hardware": Planned(
-        "Half of the learners are slower: by 18 %, by 2x, by 4x. What do quorum and grace window make of it?"
-    ),
-    "scavenging": Planned(
-        "Extra learners come for half of the work. How much time is saved, and at what loss?"
-    ),
-    "non-iid": Planned(
-        "Each learner sees another part of the library. What does the whole library say of it?"
-    ),
-    "learners": Planned("How does the loss change from 1 learner to 16, at equal tokens?"),
-    "bits": Planned("How few bits can offers and publishes have, with and without error feedback?"),
-    "merge-rule": Planned("Mean, RDA, or RDA with the mean on embeddings?"),
-    "adopt": Planned("Overwrite, blend or rebase when a publish arrives?"),
-    "outer": Planned("Which eta and mu for H = 4, 24 and 96?"),
-    "closing-the-gap": Planned(
-        "Which ideas bring the loss nearer to Data-Parallel, at equal tokens and no more bytes; by how much?"
-    ),
-}
-"""In the order of the page. Fairness first, then quality, then the world, then the settings."""
-
-REMARKS: Mapping[str, str] = {
-    "merge-rule": "The paper merges by RDA. Here the mean did better at M = 8, and at M = 4 in the mean but "
-    "not for sure, once its outer settings and learning rate were its own, and its runs are closer together; "
-    "so it is our default. RDA's best rate at M = 4 was the lowest tried. That choice "
-    "was made on these very seeds, and at 0.1M parameters. At M = 2 and 16 single runs at the seed for "
-    "tuning went the other way (1.566 by RDA and 1.578 by the mean; 2.096 and 2.138): RDA needs less tuning "
-    "from one M to the next, as the paper says.",
-    "parity": "By our defaults two learners end below Data-Parallel and four within 2 % of it. Against "
-    "constant momentum, each at its own best learning rate, that is 4 % less at M = 2 and 3 % less at M = 4 "
-    "and 8; closing-the-gap says what the schedule of momentum does alone. DiLoCo and Streaming are as "
-    "published; Streaming gains as much by the schedule. At M = 8 the gap is still 8 to 10 %: each learner "
-    "takes one window a step, and there are half as many steps. Asynchrony cost nothing at M = 4 and a "
-    "little at M = 2 (0.0 to 0.7 %; with constant momentum, in an earlier run of the same experiment, 0.2 to "
-    "0.8 %). Decoupled merges 1.4 % fewer of its tokens than Streaming, for it adopts a fifth of a step "
-    "later and one round in eighty lacks a learner; whether that is the reason we do not know. Data-Parallel "
-    "is at batch 1, which no method with learners can have.",
-    "rates": "Where several rates are near the best the choice among them is luck: two runs that differ in "
-    "little more than rounding end up to half a percent apart.",
-    "outer": "At H = 4 momentum of any kind loses to plain averages, at H = 24 and 96 plain averages lose by "
-    "5 and 7 %: hence our defaults by H. At H = 24 a mu of 0.8 did as well as our 0.9, and at H = 96 perhaps "
-    "better; the difference is below what five seeds can tell.",
-    "bits": "Down to four bits nothing is lost that ten seeds could see, with or without error feedback. Two "
-    "bits cost about 0.6 %, and error feedback gave nothing back. Why we do not know; a guess is that what "
-    "rounding drops from an offer is learned again in the next interval, and that by then the old remainder "
-    "is stale. It stays on: it costs no bytes, and other models may need it.",
-    "adopt": "Rebase loses none of a learner's steps and gains nothing by it: at H = 24 it ended half a percent "
-    "above overwrite, at H = 6, where overwrite drops a quarter of the tokens, not told apart. Steps made "
-    "from old values seem to be worth little on top of new ones. Blend loses the more, the more a learner "
-    "keeps of its own values. So overwrite, as in the paper.",
-    "scavenging": "Borrowed learners save the time that they should, and here they cost loss: while they are "
-    "there a step has more examples and the run fewer steps, and at 0.1M parameters more learners cost as "
-    "much when they stay (learners: M = 8 is 7.6 % above M = 4). The learning rate is that of four learners "
-    "throughout; eight would want a larger one.",
-    "failures": "A pause costs nothing beside the time. A death costs more than the fleet model says: here "
-    "every pause of every learner is made one, about once in 22 steps, which no real fleet has. What is "
-    "lost is what was not offered yet. AdamW's moments matter most: without them the loss is 5 % higher.",
-    "closing-the-gap": "Outer momentum that rises from 0 over the first tenth of the run and falls back "
-    "to 0 over the last fifth costs nothing and takes 3 % off: it is our default now. It also makes more "
-    "frequent rounds worth their bytes: int8 at half of H, no gain by itself, closes 90 % of the gap at "
-    "M = 4 together with it and 45 % at M = 8 (42 to 49), which is not half. Four bits there, at half "
-    "the bytes, were nearly as good when screened. Both ideas were added after single runs at seed 0 had "
-    "shown them, and the learning rate is the one of the plain settings: with a rate of its own the "
-    "schedule alone does better (parity). Part of the gain might be an end with smaller steps, which "
-    "Data-Parallel was not given: its rate stops at a tenth. Against Data-Parallel with the mean of its "
-    "last tenth, which gains 0.9 %, the best idea closes about 70 % of the first gap at M = 4. Averaging "
-    "the last models helps everybody, Data-Parallel as well, so little of it closes the gap. At M = 8 "
-    "eight windows a step are themselves 2.3 % worse than one for Data-Parallel (sweep), and learners "
-    "with one window each have nothing to shrink.",
-}
-"""Experiment: what we make of it, written by hand once its results are in."""
-
-DEFAULTS: Mapping[str, tuple[str, str]] = {
-    "sync.merge_rule": (
-        "RDA",
-        "[merge-rule](#merge-rule): the mean is better than the paper's RDA at M = 8, and not worse at M = 4 "
-        "and than RDA on all matrices; at 0.1M parameters.",
-    ),
-    "outer.learning_rate": (
-        "not published",
-        "At H = 24: the [sweep](#sweep) of Decoupled and of DiLoCo. Up to H = 8 it is 1: [outer](#outer).",
-    ),
-    "outer.momentum": (
-        "not published",
-        "As above; up to H = 8 it is 0. [outer](#outer): at H = 4 plain averages are best, at H = 24 and 96 "
-        "they lose by 5 and 7 %.",
-    ),
-    "outer.momentum_warmup": (
-        "no such thing",
-        "[closing-the-gap](#closing-the-gap): with the cool-down it takes 3 % off the loss at M = 4 and at "
-        "M = 8. Neither 0.1 nor 0.2 was swept.",
-    ),
-    "outer.momentum_cooldown": ("no such thing", "As above."),
-    "codec.up": (
-        "bf16",
-        "[bits](#bits): int4 is not told apart from bf16 by ten seeds (below +0.5 %), and is the choice for "
-        "thin links; bf16 asks for no trust in that.",
-    ),
-    "codec.down": ("bf16", "As above, both ways at once."),
-    "codec.error_feedback": (
-        "no such thing",
-        "[bits](#bits): it changed nothing that could be seen, and costs no bytes.",
-    ),
-    "sync.adopt": (
-        "overwrite",
-        "[adopt](#adopt): within +0.1 % of the best other way, rebase, at H = 24; blend loses 1.4 to 5 %.",
-    ),
-    "sync.min_quorum": (
-        "1",
-        "With `sync.grace_fraction`: [mixed-hardware](#mixed-hardware). K = 1 with grace is better than "
-        "K = M by 1.5 to 7 %, and without grace 25 to 42 % worse.",
-    ),
-    "guard.max_share": (
-        "token weights",
-        "[mixed-hardware](#mixed-hardware): with 1, weights go by tokens. At 18 % slower equal ones are not "
-        "told apart; at 4x they are 1.0 % better (0.6 to 1.5), a finding that one experiment is too little "
-        "to change the paper's rule for.",
-    ),
-}
-"""Setting, such as outer.momentum: (the paper's value, why ours is what it is). Ours is `RunConfig`'s own."""
-
-OPENING = """\
-# What the lab found
-
-Everything here rests on one claim: a model trained on islands that never wait for each other is as good as
-one trained in lock-step. This page asks it of experiments that anybody can run again on a laptop:
-
-- **Is asynchrony free?** Decoupled against synchronous Streaming DiLoCo: text, a mixture of experts, images.
-- **How far is tuned Data-Parallel?** At M = 2, 4 and 8, beside the published gap; does it shrink with size?
-- **What does the world cost?** Failing chips, slow islands, borrowed compute, learners with different data.
-- **Which settings?** Bits, merge rule, adoption, outer rate and momentum, and ideas that close the gap.
-"""
-
-METHOD = """\
-## How the lab works
-
-- A learner's steps are real torch steps on a small model; everything else is the production code: the core,
-  codecs, merge and outer optimizer of `atoll train`. Only Data-Parallel is a plain loop over the whole batch.
-- Time is virtual. A calendar says when each learner steps, fails, returns and hears from the syncer; how busy
-  the machine is changes nothing, and the same seed gives the same bits.
-- A seed decides initial weights, data and the luck of the fleet. Two methods at one seed are a pair; a
-  comparison is the mean difference over pairs with its 95 % interval (Student's t).
-- *Holds*: the whole interval is on the right side of the limit. *Fails*: all of it is on the wrong side. *Not
-  resolved*: the limit lies inside; the claim says how many seeds it would take. One seed never holds.
-- Losing results stay. Figures of others are marked as theirs, extensions of them as ours.
-
-[lab.md](lab.md) says how to run it, how to add an experiment, and what virtual time leaves out.
-"""
-
-FAIRNESS = """\
-## Fairness
-
-The rule: all methods start from the same weights, see the same data and train the same number of tokens, with
-a learning rate that decays to a tenth. Each is shown at its own best as far as it was looked for. At `tiny`
-and M = 4 all are swept by coordinate (learning rate, batch, then eta and mu) in the same manner, with at most
-40 runs for each method; DiLoCo and Streaming merge by the mean, as they were published. At other M and tasks
-three learning rates around the transferred best are tried, and one more while the best is the lowest or the
-highest of them; eta and mu stay. At other sizes rate and batch follow compute by one published law for all
-methods, and rates are tried in the same way for Data-Parallel and for Decoupled by our defaults at each M,
-whose factor the other methods take: these are less well tuned there. Each method may choose its own batch;
-one with learners takes at least an example for each of them, which Data-Parallel need not.
-
-Our defaults have momentum that rises over the first tenth of a run and falls to 0 over the last fifth, and
-learning rates that were tried with it; else they are the settings of Decoupled. That was found by
-closing-the-gap when most experiments had been run. `parity`, `moe`, `vision`, `failures`, `scaling` and
-`rates` were run again by our defaults; in `parity`, `moe` and `vision` the other methods were given them too,
-with the learning rate that suits Decoupled. The other experiments have constant momentum, and what they call
-the default is that.
-
-Arms that claims of a fraction of a percent rest on were first given ten seeds at `tiny`, and most of those
-claims stayed open. They were then given twenty, all at once, and the verdicts are those of the twenty.
-
-Not everything was settled beforehand. After first runs had been seen (about 40 each time, thrown away) two
-things were changed that also lower the gap to Data-Parallel: each place of a text is given the three bytes
-before it, because equal runs ended too far apart (M = 4: +11..18 % to about +5 %), and the batches of methods
-with learners may go down to 4 (+8 % to +5 %; Data-Parallel could go lower already). The digits were made
-noisier for the same reason. All at the seed for tuning.
-"""
+from docs.results_words import (  # noqa: E402  (the same)
+    DEFAULTS,
+    FAIRNESS,
+    MACHINE,
+    METHOD,
+    OPENING,
+    REMARKS,
+    SECTIONS,
+    Planned,
+)
 
 
 def main(arguments: Sequence[str], docs: Path = DOCS) -> int:
@@ -304,7 +103,7 @@ def page(results: Sequence[Result]) -> str:
     for name, planned in SECTIONS.items():
         if ours := [one for one in results if one["experiment"] == name]:
             parts.append(_section(name, planned, ours))
-    parts += [_defaults(), _not_run(results)]
+    parts += [_defaults(), _older(results), _not_run(results)]
     return "\n".join(part for part in parts if part)
 
 
@@ -313,10 +112,14 @@ def _found(results: Sequence[Result]) -> str:
     if not results:
         return "**Nothing was run yet**, so nothing is claimed. What is planned: [below](#not-run-yet).\n"
     claims = [(one, claim) for one in results for claim in _claims(one)]
-    words = ", ".join(f"{sum(c.verdict == w for _, c in claims)} {w}" for w in get_args(Verdict))
+    tested = [claim for _, claim in claims if not claim.is_check]
+    words = ", ".join(f"{sum(c.verdict == w for c in tested)} {w}" for w in get_args(Verdict))
+    checks = [claim for _, claim in claims if claim.is_check]
+    failed = sum(check.verdict != "holds" for check in checks)
     runs = {row["key"]: row["cpu_s"] for one in results for row in one["rows"]}
     told = [
-        f"**{len(claims)} claims: {words}.**" if claims else "**No claim was tested yet.**",
+        f"**{len(tested)} claims: {words}.**" if tested else "**No claim was tested yet.**",
+        f"{_counted(len(checks), 'check')} of the lab itself: {failed or 'none'} failed." if checks else "",
         f"{len(runs):,} training runs, {duration(sum(runs.values()))} of one core.",
         MACHINE or "The machine is not named yet.",
         "Not everything was run: see [what is missing](#not-run-yet)." if _missing(results) else "",
@@ -346,7 +149,7 @@ def _section(name: str, planned: Planned, results: Sequence[Result]) -> str:
         parts += [f"### {name}, {one['size']}\n"] if len(results) > 1 else []
         parts += _told(one)
     if name in REMARKS:
-        parts.append(f"**Remark.** {REMARKS[name]}\n")
+        parts.append(f"**Remark.** {_one_line(REMARKS[name])}\n")
     return "\n".join(parts)
 
 
@@ -358,9 +161,9 @@ def _told(one: Result) -> Iterable[str]:
     seeds = {row["seed"] for row in one["rows"]}
     yield f"```\n{one['command']}\n```\n"
     yield (
-        f"Size {one['size']}, {_counted(len(seeds), 'seed')} with those that only choose, "
+        f"Size {one['size']}, {_counted(len(seeds), 'seed')}{_choosing(seeds)}, "
         f"{_counted(len(runs), 'training run')}: "
-        f"{duration(cpu_s)} of one core; about {duration(wall_s / 2)} on the clock, two at a time. "
+        f"{duration(cpu_s)} of one core; about {duration(wall_s / 2)} on the clock if two run at a time. "
         f"Raw: [{stem}.json](results/{stem}.json).\n"
     )
     for file, picture in zip(picture_files(one), one["pictures"], strict=True):
@@ -371,6 +174,12 @@ def _told(one: Result) -> Iterable[str]:
         yield f"{note}\n"
     if claims := _claims(one):
         yield markdown_claims(claims)
+
+
+def _choosing(seeds: Collection[int]) -> str:
+    """Says if there are seeds among them that no claim uses."""
+    choosing = [seed for seed in seeds if seed == TUNING_SEED or seed >= FIRST_SCREEN_SEED]
+    return f" ({len(choosing)} of them only to choose)" if choosing else ""
 
 
 def _claims(one: Result) -> list[Claim]:
@@ -389,7 +198,7 @@ def _defaults() -> str:
     head = "## Defaults and their evidence\n\n"
     if not DEFAULTS:
         return head + "Not chosen from results yet.\n"
-    rows = [(f"`{name}`", _default(name), paper, why) for name, (paper, why) in DEFAULTS.items()]
+    rows = [(f"`{name}`", _default(name), paper, _one_line(why)) for name, (paper, why) in DEFAULTS.items()]
     return head + _table("What `RunConfig()` comes with", ("setting", "value", "paper", "why"), rows)
 
 
@@ -409,16 +218,51 @@ def _missing(results: Sequence[Result]) -> list[tuple[str, str, int]]:
     ]
 
 
+def _older(results: Sequence[Result]) -> str:
+    """Results of experiments that would ask for other runs today."""
+    rows = []
+    for one in results:
+        if (lacking := _lacking(one)).to_train:
+            command = _command(one["experiment"], one["size"], one["seeds"])
+            rows.append((stem_of(one), f"{lacking.to_train} of {lacking.cells}", command))
+    if not rows:
+        return ""
+    told = (
+        "## To be run again\n\nThese experiments have changed since (other settings, arms or seeds). Their "
+        "tables and claims are of the runs that were made, with the settings named there.\n\n"
+    )
+    return told + _table("Older results", ("result", "runs that are missing", "command"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of one result, by key."""
+
+    by_key: Mapping[str, Row]
+
+    def find(self, cell: Cell) -> Row | None:
+        """The row of a cell."""
+        return self.by_key.get(cell.key)
+
+
+def _lacking(one: Result) -> Plan:
+    """What the experiment would train today if it had the rows of its result."""
+    rows = _Rows({row["key"]: Row.of(row) for row in one["rows"]})
+    request = Request(size=one["size"], seeds=one["seeds"])
+    return plan(EXPERIMENTS[one["experiment"]], request, rows)
+
+
 def _not_run(results: Sequence[Result]) -> str:
     """What is planned and has no result, with the command that would give it."""
     missing = _missing(results)
     if not missing:
         return ""
-    rows = [
-        (name, SECTIONS[name].question, f"`atoll lab run {name} --size {size} --seeds {seeds} --jobs 2`")
-        for name, size, seeds in missing
-    ]
+    rows = [(name, SECTIONS[name].question, _command(name, size, seeds)) for name, size, seeds in missing]
     return "## Not run yet\n\n" + _table("Planned", ("experiment", "question", "command"), rows)
+
+
+def _command(name: str, size: str, seeds: int) -> str:
+    return f"`atoll lab run {name} --size {size} --seeds {seeds} --jobs 2`"
 
 
 def _table(
@@ -426,6 +270,10 @@ def _table(
 ) -> str:
     shown = tuple(tuple(row) for row in rows)
     return markdown(Table(title=title, columns=tuple(columns), rows=shown, notes=tuple(notes)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _counted(count: int, noun: str) -> str:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from atoll.observe.formats import finite
 from atoll.observe.lab_tables import markdown, sentence
 from atoll.sim.lab.cell import Cell, Method, Row, Size
 from atoll.sim.lab.experiments import EXPERIMENTS
+from atoll.sim.lab.experiments.rates import places
 from atoll.sim.lab.report import Claim, Picture, Request, Series, Table
 from atoll.sim.lab.tuned import cell_for
 from docs.results_files import laid_out, write_results
@@ -168,6 +169,26 @@ def test_verdicts_are_those_of_the_data_and_losing_ones_stay():
         assert f"\n- **{claim.verdict}**: {sentence(claim)}\n" in text
 
 
+def test_checks_of_the_lab_are_shown_and_not_counted_among_the_claims():
+    check = replace(HOLDS, text="Time is kept.", is_check=True)
+    text = page([result("bits", HOLDS, LOST, check)])
+    assert "**2 claims: 1 holds, 1 fails, 0 not resolved.** 1 check of the lab itself: none failed." in text
+    assert "A check of the lab itself, true nearly by construction: Time is kept: " in text
+    failed = page([result("bits", replace(check, verdict="fails"))])
+    assert "**No claim was tested yet.** 1 check of the lab itself: 1 failed." in failed
+
+
+def test_a_result_whose_experiment_asks_for_other_runs_today_is_listed():
+    asked, _ = drive(EXPERIMENTS["adopt"].stages(Request(seeds=1)), made_up)
+    rows = [row_json(made_up(cell)) for cell in asked]
+    whole = {**result("adopt"), "rows": rows}
+    assert "To be run again" not in page([whole])
+    older = page([{**whole, "rows": rows[1:]}]).split("## To be run again")[1]
+    assert (
+        f"| adopt-tiny | 1 of {len(rows)} | `atoll lab run adopt --size tiny --seeds 1 --jobs 2` |" in older
+    )
+
+
 def test_a_word_that_is_no_verdict_is_refused():
     odd = result("bits", HOLDS)
     odd["claims"][0]["verdict"] = "splendid"
@@ -186,9 +207,7 @@ def test_sections_come_in_a_fixed_order_and_sizes_from_small_to_large():
 def test_a_section_tells_command_size_seeds_time_table_notes_picture_and_raw_json():
     text = page([result("bits", losses=(2.0, 2.1))])
     assert "```\natoll lab run bits --size tiny\n```" in text
-    assert (
-        "Size tiny, 2 seeds with those that only choose, 4 training runs: 4 s of one core; about 2 s" in text
-    )
+    assert "Size tiny, 2 seeds, 4 training runs: 4 s of one core; about 2 s" in text
     assert "[bits-tiny.json](results/bits-tiny.json)" in text
     assert "| method | loss |\n| :--- | ---: |\n| a\\|b | 2.0 |\n\nMade up.\n" in text
     assert "A note." in text
@@ -204,6 +223,15 @@ def test_fairness_tells_how_many_runs_each_method_was_given():
     assert "The sweep was not run yet." in page([result("bits")])
     told = page([result("sweep", losses=(2.0, 2.1, 2.2))])
     assert "- Runs of [sweep-tiny](#sweep): data-parallel 3, decoupled 3." in told
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "results").glob("rates-*.json")), ids=lambda path: path.stem)
+def test_rates_that_were_found_best_are_those_that_experiments_take(path: Path):
+    """They are copied into tuned.py by hand."""
+    found = json.loads(path.read_text("utf-8"))
+    for place in places(found["size"]):
+        best = found["figures"][f"{place.name} learning rate"]
+        assert place.cell(found["size"], 1).learning_rate == pytest.approx(best, rel=0.01), place.name
 
 
 def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from atoll.cli.logs import end_on_sigterm
 from atoll.cli.options import AsJson
 from atoll.errors import ConfigError
 from atoll.observe.formats import duration, finite
+from atoll.sim.lab.report import FINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +46,13 @@ Name = Annotated[
 Size = Annotated[
     str, typer.Option(help="Of the models: tiny or small; for those of text 0.05M, 0.2M and 0.4M too.")
 ]
-Seeds = Annotated[int, typer.Option(help="Paired repetitions, each with its own initial weights and data.")]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        help="Paired repetitions, each with its own initial weights and data. At tiny, arms that claims of a "
+        f"fraction of a percent rest on get {FINE} times as many."
+    ),
+]
 Jobs = Annotated[int, typer.Option(help="Cells that are trained at the same time, each on one core.")]
 Cells = Annotated[Path, typer.Option(help="Where finished cells are kept.")]
 Out = Annotated[
@@ -141,18 +149,20 @@ def show(key: Key, cells: Cells = CELLS, as_json: AsJson = False) -> None:
 
 @commands.command()
 def rerun(key: Key, cells: Cells = CELLS, as_json: AsJson = False) -> None:
-    """Train one kept cell again, and say whether the same bits came of it: exit code 0 only if they did."""
+    """Train one kept cell again, and say whether the same bits came of it: exit code 0 only if they did.
+
+    The row that was kept stays.
+    """
     from atoll.cli.lab_run import row_json
     from atoll.sim.lab import bench
     from atoll.sim.lab.shelf import Shelf
 
     end_on_sigterm()
-    shelf = Shelf(cells, again=True, say=_say)
-    before = shelf.named(key)
+    before = Shelf(cells, say=_say).named(key)
 
     _say(f"Training {bench.describe(before.cell)}; last time it took {duration(before.wall_s)}.")
-    with _told("the same command begins again"):
-        (after,) = bench.train_cells([before.cell], shelf, jobs=1, train=bench.TRAIN)
+    with _told("the same command begins again"), TemporaryDirectory() as aside:
+        (after,) = bench.train_cells([before.cell], Shelf(Path(aside)), jobs=1, train=bench.TRAIN)
     is_same = after.digest == before.digest
     console = _console(as_json)
     console.print(_row_table(after))
@@ -168,14 +178,20 @@ def rerun(key: Key, cells: Cells = CELLS, as_json: AsJson = False) -> None:
 def take(files: Files, cells: Cells = CELLS) -> None:
     """Keep the rows of results that somebody else has trained, so that they are not trained again.
 
+    Rows of another minor version of Python are left out: the text is the standard library's own.
+
     [dim]atoll lab take docs/results/*.json[/dim]
     """
+    from atoll.sim.lab.cell import PYTHON
     from atoll.sim.lab.shelf import Shelf
 
     shelf = Shelf(cells, say=_say)
     for file in files:
-        new = shelf.take(file)
-        _say(f"{file}: {new} row{'' if new == 1 else 's'} more in {cells}.")
+        new, other = shelf.take(file)
+        told = f"{file}: {new} row{'' if new == 1 else 's'} more in {cells}."
+        if other:
+            told += f" {other} are of another Python than this one ({PYTHON}), whose library is another text."
+        _say(told)
 
 
 def _request(size: str, seeds: int, jobs: int) -> Request:

@@ -25,6 +25,7 @@ __all__ = ["markdown", "markdown_claims", "render", "render_claims", "sentence"]
 WIDTH, GAP = 100, 2
 """Characters of a line, and those between two columns."""
 COLOURS = {"holds": "green", "fails": "red", "not resolved": "yellow"}
+CHECK = "A check of the lab itself, true nearly by construction:"
 FIGURE = re.compile(r"[+-]?\d|-?$|not finite$")
 """How a cell begins that is no word; `-` and nothing stand for a figure that there is not."""
 
@@ -75,10 +76,12 @@ def sentence(claim: Claim) -> str:
         return f"{value:{sign}.{digits}f}"
 
     figure = f"{say(claim.value)}{unit}" if math.isfinite(claim.value) else "not finite"
-    if math.isfinite(claim.low) and math.isfinite(claim.high):
+    is_counted = claim.low == claim.value == claim.high  # not estimated from seeds, so without an interval
+    if math.isfinite(claim.low) and math.isfinite(claim.high) and not is_counted:
         figure += f" ({say(claim.low)}..{say(claim.high)})"
     seeds = "one seed" if claim.seeds == 1 else f"{claim.seeds} seeds"
-    said = f"{claim.text.rstrip('.')}: {figure}, limit {claim.limit:{sign}.4g}{unit}, {seeds}."
+    what = f"{CHECK} {claim.text}" if claim.is_check else claim.text
+    said = f"{what.rstrip('.')}: {figure}, limit {claim.limit:{sign}.4g}{unit}, {seeds}."
     return f"{said} {claim.advice}".rstrip()
 
 

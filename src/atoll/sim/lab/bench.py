@@ -118,7 +118,10 @@ def _rows(
         on_progress(Progress("kept", row.cell, 1.0))
     missing = [cell.plain() for key, cell in asked.items() if key not in found]
     failures: list[tuple[Cell, str]] = []
-    for cell, news in bench.train(sorted(missing, key=costs.cost_s, reverse=True)):
+    missing.sort(
+        key=lambda cell: (cell.seed, -costs.cost_s(cell))
+    )  # whole pairs first; the longest of a seed
+    for cell, news in bench.train(missing):
         if isinstance(news, Row):
             shelf.put(news)
             found[cell.key] = news

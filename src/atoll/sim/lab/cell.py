@@ -226,7 +226,7 @@ class Row:
     wall_s: float
     cpu_s: float
     python: str = ""
-    """Of the version whose standard library was the text, such as 3.11; empty for a row that does not say."""
+    """Of the version whose standard library was the text, such as 3.11."""
     torch: str = ""
 
     def to_json(self) -> dict[str, Any]:

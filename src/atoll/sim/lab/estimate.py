@@ -18,13 +18,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Protocol
 
 from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.report import Experiment, Report, Request, Stages
-from atoll.sim.lab.shelf import Shelf
 from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, shape_of
 
-__all__ = ["Costs", "Meter", "Plan", "cost_s", "plan", "plans", "walk"]
+__all__ = ["Costs", "Finds", "Meter", "Plan", "cost_s", "plan", "plans", "walk"]
 
 STEP_S = 2e-3
 """Operations of one step of all learners together, however small."""
@@ -103,13 +103,20 @@ class Plan:
         return sum(_span_s(stage, jobs) for stage in self.stages_s)
 
 
-def plan(experiment: Experiment, request: Request, shelf: Shelf | None, costs: Costs | None = None) -> Plan:
+class Finds(Protocol):
+    """What has rows of finished cells, such as a shelf."""
+
+    def find(self, cell: Cell) -> Row | None:
+        """The row of this cell, if there is one."""
+
+
+def plan(experiment: Experiment, request: Request, shelf: Finds | None, costs: Costs | None = None) -> Plan:
     """What one experiment will ask for; without a shelf, as if nothing were kept."""
     return plans([experiment], request, shelf, costs)[0]
 
 
 def plans(
-    experiments: Sequence[Experiment], request: Request, shelf: Shelf | None, costs: Costs | None = None
+    experiments: Sequence[Experiment], request: Request, shelf: Finds | None, costs: Costs | None = None
 ) -> list[Plan]:
     """The same for several, one after the other: what an earlier one asks for is there for the later ones."""
     costs = costs or Costs()
@@ -162,7 +169,7 @@ class Meter:
 
 
 def _plan(
-    experiment: Experiment, request: Request, shelf: Shelf | None, costs: Costs, rows: dict[str, Row]
+    experiment: Experiment, request: Request, shelf: Finds | None, costs: Costs, rows: dict[str, Row]
 ) -> Plan:
     """`rows`, by key: what earlier experiments were answered; this one's answers are added."""
     earlier = frozenset(rows)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -27,8 +27,9 @@ from atoll.sim.lab.cell import Row
 from atoll.sim.lab.report import Claim, Verdict
 
 __all__ = [
-    "Difference", "Power", "claim_at_least", "claim_below", "fit_power", "interval", "interval_of", "mean_sd",
-    "paired", "paired_shared", "percent", "plus_minus", "seeds_needed", "spread", "student_t",
+    "Difference", "Power", "as_check", "claim_at_least", "claim_below", "fit_power", "interval",
+    "interval_of", "mean_sd", "paired", "paired_shared", "percent", "plus_minus", "seeds_needed", "spread",
+    "student_t",
 ]  # fmt: skip
 
 MAX_SEEDS = 10_000
@@ -133,6 +134,11 @@ def claim_below(text: str, difference: Difference, limit: float, unit: str = "%"
         text=text, value=found.mean, low=found.low, high=found.high, limit=limit, seeds=found.seeds,
         verdict=verdict, advice=advice, unit=unit,
     )  # fmt: skip
+
+
+def as_check(claim: Claim) -> Claim:
+    """The same of what holds nearly by construction."""
+    return replace(claim, is_check=True)
 
 
 def claim_at_least(

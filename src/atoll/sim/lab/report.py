@@ -8,7 +8,18 @@ from typing import Literal, Protocol
 
 from atoll.sim.lab.cell import Cell, Row, Size
 
-__all__ = ["Claim", "Experiment", "Picture", "Report", "Request", "Series", "Stages", "Table", "Verdict"]
+__all__ = [
+    "FINE",
+    "Claim",
+    "Experiment",
+    "Picture",
+    "Report",
+    "Request",
+    "Series",
+    "Stages",
+    "Table",
+    "Verdict",
+]
 
 Verdict = Literal["holds", "fails", "not resolved"]
 Stages = Generator[Sequence[Cell], Sequence[Row], "Report"]
@@ -88,6 +99,9 @@ class Claim:
     advice: str = ""
     """If not resolved: how many seeds it would take."""
     unit: str = "%"
+    is_check: bool = False
+    """Whether it is true nearly by construction: that it holds says little, were it to fail the lab would be
+    broken. Checks are shown and not counted among the claims."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

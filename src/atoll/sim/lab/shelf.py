@@ -62,11 +62,13 @@ class Shelf:
             raise _lost(file, error) from error
         self._put.add(plain.cell.key)
 
-    def take(self, file: Path) -> int:
-        """Keep the rows of a result that `atoll lab run` wrote; says how many were not kept before."""
+    def take(self, file: Path) -> tuple[int, int]:
+        """Keep the rows of a result that `atoll lab run` wrote; says how many were not kept before, and how
+        many are of no use here, for their text was the library of another Python."""
         try:
             result = json.loads(file.read_text(encoding="utf-8"))
-            rows = [_row_of(values, values["key"]) for values in result["rows"]]
+            mine = [values for values in result["rows"] if values["python"] == PYTHON]
+            rows = [_row_of(values, values["key"]) for values in mine]
         except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
             why = error.what if isinstance(error, AtollError) else f"{type(error).__name__}: {error}"
             raise StoreError(
@@ -77,7 +79,7 @@ class Shelf:
         new = {row.cell.key: row for row in rows if self.find(row.cell) is None}
         for row in new.values():
             self.put(row)
-        return len(new)
+        return len(new), len(result["rows"]) - len(mine)
 
     def check(self) -> None:
         """Refuse a directory in which nothing can be put, before anything is trained for it."""
@@ -169,8 +171,12 @@ def _row_of(values: Mapping[str, Any], key: str) -> Row:
     if values["version"] != VERSION:
         raise StoreError(f"it is of version {values['version']} of the lab, and this is {VERSION}.")
     row = Row.of(values)
-    if row.python not in ("", PYTHON):
-        raise StoreError(f"its text was the library of Python {row.python}, and this is {PYTHON}.")
+    if row.python != PYTHON:
+        raise StoreError(
+            f"its text was the library of Python {row.python or '(unknown)'}, and this is {PYTHON}."
+        )
+    if not isinstance(row.heldout_loss, float):
+        raise StoreError(f"its held-out loss is {row.heldout_loss!r}.")
     if row.cell.key != key:
         raise StoreError("it is not about the settings that its name stands for.")
     return row

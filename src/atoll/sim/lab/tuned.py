@@ -42,8 +42,8 @@ class Tuned:
 
 
 Settings: TypeAlias = Method | Literal["defaults"]
-"""Whose settings: a method's, with momentum that stays as it is, or those of Decoupled by `RunConfig`'s
-defaults, where it warms up and cools down. Most experiments were made before those were known."""
+"""Whose settings: a method's, with momentum that stays as it is, or those of Decoupled by our defaults, where
+it warms up and cools down. Most experiments were made before those were known."""
 
 SWEPT: dict[Settings, Tuned] = {
     "data-parallel": Tuned(1.41e-3, 1),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from atoll.sim.lab.cell import Cell, Row
+from atoll.sim.lab.cell import PYTHON, Cell, Row
 from atoll.sim.lab.report import Report, Stages
 
 __all__ = ["drive", "made_up"]
@@ -38,6 +38,7 @@ def made_up(cell: Cell, heldout_loss: float = 2.0, **changes: Any) -> Row:
         digest="00",
         wall_s=1.0,
         cpu_s=1.0,
+        python=PYTHON,
     )
     return replace(row, **changes)
 

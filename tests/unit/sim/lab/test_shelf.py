@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import StoreError
-from atoll.sim.lab.cell import VERSION, Cell, Fleet
+from atoll.sim.lab.cell import PYTHON, VERSION, Cell, Fleet
 from atoll.sim.lab.shelf import Shelf, check_writable, write_whole
 from tests.unit.sim.lab.fakes import cell_at
 from tests.unit.sim.lab.made_up import made_up
@@ -88,7 +88,9 @@ DAMAGE = {
     "unknown settings": lambda text: text.replace('"mu"', '"nu"'),
     "impossible settings": lambda text: text.replace('"learners": 4', '"learners": 3'),
     "other settings": lambda text: text.replace('"seed": 1', '"seed": 7'),
-    "other library": lambda text: text.replace('"python": ""', '"python": "2.7"'),
+    "other library": lambda text: text.replace(f'"python": "{PYTHON}"', '"python": "2.7"'),
+    "unknown library": lambda text: text.replace(f'"python": "{PYTHON}"', '"python": ""'),
+    "no loss": lambda text: text.replace('"heldout_loss": 2.0', '"heldout_loss": "oops"'),
     "no text": lambda text: "\udcff",
 }
 
@@ -107,6 +109,16 @@ def test_a_file_that_cannot_be_believed_is_left_out_with_one_sentence_and_writte
     assert "left out" in said[0]
     shelf.put(made_up(CELL))
     assert shelf.find(CELL) == made_up(CELL)
+
+
+def test_rows_of_another_python_are_not_taken_and_are_counted(tmp_path):
+    rows = [made_up(CELL), made_up(replace(CELL, seed=2), python="2.7")]
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({"rows": [row.to_json() for row in rows]}))
+    shelf = Shelf(tmp_path / "shelf")
+    assert shelf.take(file) == (1, 1)
+    assert shelf.take(file) == (0, 1)
+    assert shelf.rows() == rows[:1]
 
 
 def test_two_writers_of_one_cell_leave_one_whole_file(tmp_path):

@@ -84,6 +84,7 @@ def test_a_fleet_that_fails_has_the_goodput_of_the_fleet_model_and_never_stops()
     assert found.tokens == calm.tokens
     assert found.goodput < 0.98
     assert found.goodput == pytest.approx(found.model_goodput, abs=0.05)
+    assert found.longest_stop_s < 5.0
     assert found.virtual_s > row(calm).virtual_s * 5
 
 

@@ -1,10 +1,10 @@
-"""closing-the-gap: what brings local training nearer to Data-Parallel at the same tokens and the same bytes.
+"""closing-the-gap: what brings local training nearer to Data-Parallel at equal tokens and about equal bytes.
 
-Each idea is a few changes of the plain settings (the paper's, merged by the mean). One that makes a round
-dearer, or rounds rarer, gets another H, so that the whole run sends as many bytes as with the plain settings:
-offers that carry moments too travel more rarely, four-bit offers four times as often. What was really sent
-stands in the table; two ideas do with half the bytes. eta and mu stay the plain ones where an idea does
-not name others.
+Each idea is a few changes of the plain settings (constant momentum, merged by the mean). One that makes a
+round dearer, or rounds rarer, gets another H, so that the whole run sends about as many bytes as with the
+plain settings: offers that carry moments too travel more rarely, four-bit offers four times as often. What
+was really sent stands in the table; two ideas do with half the bytes. eta and mu stay the plain ones where an
+idea does not name others.
 
 The first stage screens all ideas at two seeds and M = 4, the second the best of them together with the next
 three that are different in kind, whose gain is clear, and which have an effect beside it. There the
@@ -215,7 +215,7 @@ class Closing:
 
     name: str = "closing-the-gap"
     about: str = (
-        "ideas that may close the gap to Data-Parallel, at equal tokens and at most equal bytes; M = 4, 8"
+        "ideas that may close the gap to Data-Parallel, at equal tokens and about equal bytes; M = 4, 8"
     )
 
     def stages(self, request: Request) -> Stages:
@@ -417,7 +417,7 @@ def _picture(title: str, rows: Rows, counts: Sequence[int]) -> Picture:
     mixes = _mixes(rows, counts)
     ranked = sorted(mixes, key=lambda mix: sum(rank_of(_change(rows, count, mix)) for count in counts))
     return bars(
-        f"{title}, at equal tokens, no more bytes",
+        f"{title}, at equal tokens, about equal bytes",
         names=[_name(mix) for mix in ranked],
         groups={f"M = {count}": [_change(rows, count, mix) for mix in ranked] for count in counts},
         x_label="idea",

@@ -12,10 +12,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from atoll.errors import ConfigError
-from atoll.sim.lab.cell import SIZES, Cell, Method, Row, Size, Task
-from atoll.sim.lab.paired import Difference
-from atoll.sim.lab.sizes import tokens_of
+from atoll.sim.lab.cell import Cell, Ideas, Method, Row, Size, Task
+from atoll.sim.lab.paired import Difference, percent
 from atoll.sim.lab.tuned import Settings, cell_for, tuned
 
 __all__ = ["Arm", "Place", "ask", "half_widths", "megabytes", "mean_of", "seeds_of", "shown_number"]
@@ -33,10 +31,14 @@ class Place:
     task: Task = "text"
     settings_of: Settings | None = None
     """Whose learning rate, batch, eta and mu it takes at this M; its own if None."""
+    average_last: float = 0.0
+    """Its model is the mean of its values over this last share of the run."""
 
     @property
     def label(self) -> str:
         """The method, and whose settings it takes if not its own."""
+        if self.average_last:
+            return f"{self.method}, mean of its last {percent(self.average_last, 0)}"
         if self.settings_of == "defaults":
             return f"{self.method}, our defaults"
         return f"{self.method}, settings of {self.settings_of}" if self.settings_of else self.method
@@ -53,29 +55,16 @@ class Place:
         return what if self.method == "data-parallel" else f"{what} M={self.learners}"
 
     def cell(self, size: Size, seed: int, **changes: Any) -> Cell:
-        """The cell of one seed; refuses a size at which the task has no model."""
-        if not _has_model(self.task, size):
-            sizes = ", ".join(one for one in SIZES if _has_model(self.task, one))
-            raise ConfigError(
-                f"There is no {self.task} model of size {size}.",
-                "Nothing can be trained there.",
-                f"Ask for one of: {sizes}.",
-            )
+        """The cell of one seed."""
         theirs = asdict(tuned(self.task, size, self.settings_of, self.learners)) if self.settings_of else {}
+        ideas = {"ideas": Ideas(average_last=self.average_last)} if self.average_last else {}
         return cell_for(
-            self.method, self.learners, seed, task=self.task, size=size, **{**theirs, **changes}
-        )  # fmt: skip
+            self.method, self.learners, seed, task=self.task, size=size, **{**theirs, **ideas, **changes}
+        )
 
     def arm(self, size: Size, **changes: Any) -> Arm:
         """The cells of all seeds."""
         return partial(self.cell, size, **changes)
-
-
-def _has_model(task: Task, size: Size) -> bool:
-    try:
-        return tokens_of(task, size) > 0
-    except KeyError:
-        return False
 
 
 def ask(
@@ -84,8 +73,7 @@ def ask(
     """One stage: every arm at so many seeds from `first` on, those in `fine` at `fine_seeds`; gives the rows
     of each arm in the order of seeds.
 
-    Use it as `rows = yield from ask(arms, request.seeds)`. Cells come seed by seed, so that a run that was
-    interrupted has finished whole pairs first; a cell that two arms share is asked for once.
+    Use it as `rows = yield from ask(arms, request.seeds)`. A cell that two arms share is asked for once.
     """
     numbers = {name: range(first, first + (fine_seeds if name in fine else seeds)) for name in arms}
     wanted = {

@@ -41,7 +41,7 @@ def claim(report: Report, *words: str) -> Claim:
     return found
 
 
-def test_five_arms_are_trained_for_every_seed_on_equal_tokens() -> None:
+def test_six_arms_are_trained_for_every_seed_on_equal_tokens() -> None:
     cells, report = report_of(seeds=3)
     assert len(cells) == len({cell.key for cell in cells}) == 6 * 3 + 2 * 3 * (FINE - 1)
     assert len({cell.tokens for cell in cells}) == 1

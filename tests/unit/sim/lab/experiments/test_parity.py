@@ -21,6 +21,7 @@ from atoll.sim.lab.tuned import SWEPT, Tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 OTHER = Tuned(1e-3, 32, 0.3, 0.6)
+GAPS = ("Data-Parallel", "its mean of the last 10 %")
 WOBBLE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 
 
@@ -59,12 +60,12 @@ def is_ours(cell: Cell) -> bool:
     return cell.momentum_warmup > 0
 
 
-def test_one_seed_of_parity_is_nineteen_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_seed_of_parity_is_twenty_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     set_streaming(monkeypatch, OTHER)
     asked, _ = drive(PARITY.stages(Request(seeds=1)), made_up)
-    assert len(asked) == len({cell.key for cell in asked}) == 19
+    assert len(asked) == len({cell.key for cell in asked}) == 20
     counts = Counter(cell.method for cell in asked)
-    assert counts == {"data-parallel": 1, "diloco": 6, "streaming": 6, "decoupled": 6}
+    assert counts == {"data-parallel": 2, "diloco": 6, "streaming": 6, "decoupled": 6}
     three_each = {"diloco": 3, "streaming": 3, "decoupled": 3}
     assert Counter(cell.method for cell in asked if is_ours(cell)) == three_each
     assert {cell.learners for cell in asked if cell.method == "decoupled"} == {2, 4, 8}
@@ -75,13 +76,13 @@ def test_one_seed_of_parity_is_nineteen_runs(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("comparison", [MOE, VISION])
-def test_moe_and_vision_are_five_runs_a_seed_at_m_4(
+def test_moe_and_vision_are_six_runs_a_seed_at_m_4(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_streaming(monkeypatch, OTHER)
     asked, _ = drive(comparison.stages(Request(seeds=1)), made_up)
     assert {cell.task for cell in asked} == {comparison.name}
-    assert Counter(cell.method for cell in asked) == {"data-parallel": 1, "streaming": 2, "decoupled": 2}
+    assert Counter(cell.method for cell in asked) == {"data-parallel": 2, "streaming": 2, "decoupled": 2}
     assert {cell.learners for cell in asked if cell.method != "data-parallel"} == {4}
 
 
@@ -122,6 +123,21 @@ def test_what_asynchrony_is_measured_by_gets_more_seeds_at_tiny() -> None:
     assert seeds["decoupled, our defaults"] == seeds["streaming, our defaults"] == f"{5 * FINE}"
     asked, _ = drive(PARITY.stages(Request(size="small", seeds=3)), made_up)
     assert {cell.seed for cell in asked} == {1, 2, 3}
+
+
+def test_data_parallel_with_a_calm_end_stands_beside_and_every_gap_to_it() -> None:
+    def train(cell: Cell) -> Row:
+        is_averaged = cell.ideas.average_last > 0
+        return made_up(cell, 2 * (0.99 if is_averaged else 1.0198 if cell.method == "decoupled" else 1.0))
+
+    (table,) = run(PARITY, train).tables
+    gap, to_averaged = (table.columns.index(f"gap to {what}") for what in GAPS)
+    averaged = next(row for row in table.rows if row[0] == "data-parallel, mean of its last 10 %")
+    assert (averaged[gap][:7], averaged[to_averaged]) == ("-1.00 %", "-")
+    ours = next(row for row in table.rows if row[0] == "decoupled, our defaults")
+    assert (ours[gap][:7], ours[to_averaged][:7]) == ("+1.98 %", "+3.01 %")
+    larger, _ = drive(PARITY.stages(Request(size="small", seeds=1)), made_up)
+    assert not any(cell.ideas.average_last for cell in larger)
 
 
 def test_the_mean_over_every_m_is_claimed_too() -> None:
