@@ -52,6 +52,7 @@ SECTIONS: Mapping[str, Planned] = {
     "mixed-hardware": Planned(
         "Half of the learners are slower: by 18 %, by 2x, by 4x. What do quorum and grace window make of it?"
     ),
+    "grace": Planned("Steps differ from each other. Does it pay to wait longer than one step for the late?"),
     "scavenging": Planned(
         "Extra learners come for half of the work. How much time is saved, and at what loss?"
     ),

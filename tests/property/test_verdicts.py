@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.grace import MIN_SAMPLES, MovingAverage, grace_window_ns
+from atoll.core.grace import MIN_SAMPLES, GraceRule, MovingAverage, grace_window_ns
 from atoll.core.params import RunParams
 from atoll.core.quorum import Cancel, Close, Gathering, Wait, judge
 from atoll.core.schedule import Schedule
@@ -150,13 +150,16 @@ def test_next_due_is_where_the_fragment_fires_next(cycle, t):
 durations = st.floats(0, 1e12)
 
 
-@given(durations, durations, durations, st.integers(1, 8), st.floats(0, 1), st.integers(0, 9))
-def test_the_grace_window_is_between_nothing_and_one_step(step, quorum, merge, overlap, fraction, samples):
+rules = st.builds(GraceRule, st.integers(1, 8), st.floats(0, 1), st.floats(0, 4), st.floats(4, 8))
+
+
+@given(durations, durations, durations, rules, st.integers(0, 9))
+def test_the_grace_window_is_between_its_least_and_its_most(step, quorum, merge, rule, samples):
     averages = MovingAverage(0.2, quorum, samples), MovingAverage(0.2, merge, MIN_SAMPLES)
-    window = grace_window_ns(step, *averages, overlap, fraction)
-    assert 0 <= window <= step
-    if samples < MIN_SAMPLES or quorum + merge > overlap * step:
-        assert window == 0
+    window = grace_window_ns(step, *averages, rule)
+    assert int(rule.least_steps * step) <= window <= rule.most_steps * step
+    if samples < MIN_SAMPLES or quorum + merge > rule.overlap * step:
+        assert window == int(rule.least_steps * step)
 
 
 @given(st.floats(0.01, 1), st.lists(durations, min_size=1, max_size=20))

@@ -35,6 +35,10 @@ class SyncConfig:
     """K: fewest offers that may merge. 1 favours progress; num_learners is lockstep."""
     grace_fraction: float = 0.8
     """gamma: share of the measured slack spent waiting after the K-th header; 0 never waits."""
+    grace_min_steps: float = 0.0
+    """Shortest wait after the K-th header, in steps. Where merges take longer than `overlap_steps`: 1."""
+    grace_max_steps: float = 1.0
+    """Longest wait after the K-th header, in steps. Where steps vary much: 2, with `overlap_steps` 3."""
     averaging: float = 0.2
     """Weight of the newest sample in the moving averages xi, above 0 and at most 1."""
     adopt: Adopt = "overwrite"
@@ -57,6 +61,13 @@ class SyncConfig:
         check("sync", self, _RULES)
         _refuse_unreachable_quorum(self.min_quorum, self.num_learners)
         _refuse_a_wrong_cut(self)
+        if self.grace_min_steps > self.grace_max_steps:
+            raise ConfigError(
+                f"sync.grace_min_steps is {self.grace_min_steps:g} but sync.grace_max_steps is "
+                f"{self.grace_max_steps:g}.",
+                "No grace window could be both as long as the one and as short as the other.",
+                f"Set sync.grace_max_steps to {self.grace_min_steps:g} or more.",
+            )
         if self.alive_s <= self.heartbeat_s:
             raise ConfigError(
                 f"sync.alive_s is {self.alive_s} but sync.heartbeat_s is {self.heartbeat_s}.",
@@ -108,6 +119,8 @@ _RULES: Mapping[str, Rule] = {
     "overlap_steps": whole("No round could be open, so nothing would ever merge.", at_least=1),
     "min_quorum": whole("A round would merge without a single offer.", at_least=1),
     "grace_fraction": number("The grace window would not fit into the slack.", at_least=0, below=1),
+    "grace_min_steps": number("No window is that short.", at_least=0, at_most=params.MAX_GRACE_STEPS),
+    "grace_max_steps": number("Nobody would be waited for.", above=0, at_most=params.MAX_GRACE_STEPS),
     "averaging": number("The moving averages would never follow what is measured.", above=0, at_most=1),
     "adopt": one_of(params.ADOPT_MODES, "Learners would not know how to take in a published fragment."),
     "blend_alpha": number("Learners would not come together.", at_least=0, below=1),

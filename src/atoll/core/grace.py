@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MIN_SAMPLES", "MovingAverage", "grace_window_ns", "median_ns"]
+__all__ = ["MIN_SAMPLES", "GraceRule", "MovingAverage", "grace_window_ns", "median_ns"]
 
 MIN_SAMPLES = 3
 
@@ -32,18 +32,34 @@ class MovingAverage:
         self.num_samples += 1
 
 
-def grace_window_ns(
-    step_ns: float, quorum: MovingAverage, merge: MovingAverage, overlap: int, fraction: float
-) -> int:
-    """gamma * (tau xi_step - xi_quorum - xi_sync), at least 0 and at most one step.
+@dataclass(frozen=True, slots=True)
+class GraceRule:
+    """How long a round may wait, in steps and shares of what is measured."""
+
+    overlap: int
+    """tau: steps that a round may take."""
+    fraction: float
+    """gamma: share of the slack that is spent waiting."""
+    least_steps: float = 0.0
+    most_steps: float = 1.0
+
+
+def grace_window_ns(step_ns: float, quorum: MovingAverage, merge: MovingAverage, rule: GraceRule) -> int:
+    """gamma * (tau xi_step - xi_quorum - xi_sync), but at least and at most so many steps.
 
     Paper: adaptive grace window, arXiv:2604.21428v1. gamma and the averaging constant are
-    unpublished; ours are in `RunParams`. Differs: capped at one step, as the paper describes it.
+    unpublished; ours are in `RunParams`. In the paper the least is 0 and the most about one step.
+    Differs, if asked to: where the steps of one learner differ much, a step that began before the round
+    may end later than one usual step after the first header, and a longer window waits for it. And
+    where merging takes longer than tau steps, as on a thin link, no slack is left and every round would
+    close with its first K offers; a least window waits all the same, for a merge that is late anyway.
     """
-    if min(quorum.num_samples, merge.num_samples) < MIN_SAMPLES or step_ns <= 0:
+    if step_ns <= 0:
         return 0
-    slack = overlap * step_ns - quorum.value - merge.value
-    return int(max(0.0, min(fraction * slack, step_ns)))
+    window = 0.0
+    if min(quorum.num_samples, merge.num_samples) >= MIN_SAMPLES:
+        window = rule.fraction * (rule.overlap * step_ns - quorum.value - merge.value)
+    return int(max(rule.least_steps * step_ns, min(window, rule.most_steps * step_ns)))
 
 
 def median_ns(samples: list[int]) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from atoll.core.grace import GraceRule
+
 __all__ = [
     "ADOPT_MODES",
     "ALGORITHMS",
@@ -34,6 +36,8 @@ ON_LARGE: tuple[OnLarge, ...] = ("reject", "clip")
 
 MS = 1_000_000
 SECOND = 1_000_000_000
+MAX_GRACE_STEPS = 8.0
+"""Whoever needs longer than that is not a little late."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +56,10 @@ class RunParams:
     """K: fewest offers that may merge."""
     grace_fraction: float = 0.8
     """gamma: share of the measured slack spent waiting after the K-th header; below 1."""
+    grace_min_steps: float = 0.0
+    """The shortest grace window, in steps; 0: as short as the slack."""
+    grace_max_steps: float = 1.0
+    """The longest, at least as long as the shortest."""
     averaging: float = 0.2
     """Weight of the newest sample in the moving averages xi."""
     adopt: Adopt = "overwrite"
@@ -107,6 +115,11 @@ class RunParams:
     def waits(self) -> bool:
         """Whether a round waits for every live learner, and learners for the round."""
         return self.algorithm != "decoupled"
+
+    @property
+    def grace(self) -> GraceRule:
+        """How long a round waits after its K-th header."""
+        return GraceRule(self.overlap_steps, self.grace_fraction, self.grace_min_steps, self.grace_max_steps)
 
     @property
     def hold_steps(self) -> int:

@@ -156,9 +156,7 @@ class Rounds:
         if rnd.phase is not Phase.GATHER:
             return
         desk, params = self.desk, self.desk.params
-        grace_ns = grace_window_ns(
-            desk.step_ns(), self.quorum_ns, self.merge_ns, params.overlap_steps, params.grace_fraction
-        )
+        grace_ns = grace_window_ns(desk.step_ns(), self.quorum_ns, self.merge_ns, params.grace)
         view = Gathering(
             rnd.fragment,
             rnd.deadline_ns,

@@ -24,7 +24,7 @@ I11 Every committed value is finite.
 I12 t never falls, except when an operator goes back, and learners' clocks with it; a leap of more than
     half a cycle fires none of the rounds it passes over.
 I13 A fragment has one round at a time, at most tau rounds gather, only learners that are heard
-    and hear are asked, and in `decoupled` no grace window stays open for longer than one step.
+    and hear are asked, and in `decoupled` no grace window stays open for longer than `grace_max_steps`.
 I14 Weights are c_tokens^2 / c_steps.
 """
 

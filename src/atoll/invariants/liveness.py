@@ -111,5 +111,6 @@ class Liveness:
             counted = sorted(at_ns for at_ns in times.values() if at_ns != NEVER)
             if len(counted) >= quorum:
                 quorum_ns = counted[quorum - 1]
-                if before > quorum_ns + max(self.step_ns.values(), default=0) + self.slack_ns:
+                window_ns = self.params.grace_max_steps * max(self.step_ns.values(), default=0)
+                if before > quorum_ns + window_ns + self.slack_ns:
                     yield p, now_ns - quorum_ns

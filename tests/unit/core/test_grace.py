@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.core.grace import MIN_SAMPLES, MovingAverage, grace_window_ns, median_ns
+from atoll.core.grace import MIN_SAMPLES, GraceRule, MovingAverage, grace_window_ns, median_ns
 
 
 def measured(value: float, num_samples: int = MIN_SAMPLES) -> MovingAverage:
@@ -27,26 +27,35 @@ def test_a_moving_average_moves_by_its_share_towards_each_sample():
 
 def test_the_window_is_a_share_of_what_quorum_and_merge_leave_of_the_overlap():
     # 0.8 * (2 * 1000 - 300 - 700)
-    assert grace_window_ns(1000, measured(300), measured(700), overlap=2, fraction=0.8) == 800
-    assert grace_window_ns(1000, measured(300), measured(700), overlap=2, fraction=0.5) == 500
+    assert grace_window_ns(1000, measured(300), measured(700), GraceRule(2, 0.8)) == 800
+    assert grace_window_ns(1000, measured(300), measured(700), GraceRule(2, 0.5)) == 500
 
 
 @pytest.mark.parametrize(("quorum", "merge"), [(2, 3), (3, 2), (0, 0)])
 def test_there_is_no_window_before_three_samples_of_both_averages(quorum, merge):
-    window = grace_window_ns(1000, measured(1, quorum), measured(1, merge), overlap=2, fraction=0.8)
+    window = grace_window_ns(1000, measured(1, quorum), measured(1, merge), GraceRule(2, 0.8))
     assert window == 0
 
 
 def test_there_is_no_window_before_a_step_was_timed():
-    assert grace_window_ns(0, measured(0), measured(0), overlap=2, fraction=0.8) == 0
+    assert grace_window_ns(0, measured(0), measured(0), GraceRule(2, 0.8)) == 0
 
 
 def test_the_window_is_never_negative():
-    assert grace_window_ns(1000, measured(1900), measured(200), overlap=2, fraction=0.8) == 0
+    assert grace_window_ns(1000, measured(1900), measured(200), GraceRule(2, 0.8)) == 0
 
 
-def test_the_window_is_never_longer_than_one_step():
-    assert grace_window_ns(1000, measured(0), measured(0), overlap=9, fraction=0.8) == 1000
+@pytest.mark.parametrize(("most", "window"), [(0.5, 500), (1, 1000), (2.5, 2500), (8, 7200)])
+def test_the_window_is_never_longer_than_so_many_steps(most, window):
+    assert grace_window_ns(1000, measured(0), measured(0), GraceRule(9, 0.8, most_steps=most)) == window
+
+
+def test_a_least_window_waits_where_merging_leaves_no_slack_and_before_it_was_measured():
+    rule = GraceRule(2, 0.8, least_steps=0.5)
+    assert grace_window_ns(1000, measured(1900), measured(200), rule) == 500
+    assert grace_window_ns(1000, measured(0, 0), measured(0, 0), rule) == 500
+    assert grace_window_ns(1000, measured(300), measured(700), rule) == 800
+    assert grace_window_ns(0, measured(0), measured(0), rule) == 0
 
 
 def test_the_median_is_the_lower_of_two_middles_and_so_a_real_sample():

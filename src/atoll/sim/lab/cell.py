@@ -103,6 +103,8 @@ class Cell:
     overlap_steps: int = 2
     quorum: int = 1
     grace_fraction: float = 0.8
+    grace_min_steps: float = 0.0
+    grace_max_steps: float = 1.0
     adopt: str = "overwrite"
     blend_alpha: float = 0.5
     codec_up: str = "bf16"

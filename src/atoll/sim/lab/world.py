@@ -97,6 +97,8 @@ def config_of(cell: Cell) -> RunConfig:
                 "overlap_steps": cell.overlap_steps,
                 "min_quorum": cell.quorum,
                 "grace_fraction": cell.grace_fraction,
+                "grace_min_steps": cell.grace_min_steps,
+                "grace_max_steps": cell.grace_max_steps,
                 "adopt": cell.adopt,
                 "blend_alpha": cell.blend_alpha,
                 "merge_rule": "mean" if cell.merge_rule == "mean" else "rda",

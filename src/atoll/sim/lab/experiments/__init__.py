@@ -13,6 +13,7 @@ from atoll.sim.lab.experiments.adopt import ADOPT
 from atoll.sim.lab.experiments.bits import BITS
 from atoll.sim.lab.experiments.closing import CLOSING
 from atoll.sim.lab.experiments.failures import FAILURES
+from atoll.sim.lab.experiments.grace import GRACE
 from atoll.sim.lab.experiments.learners import LEARNERS
 from atoll.sim.lab.experiments.merge_rule import MERGE_RULE
 from atoll.sim.lab.experiments.mixed_hardware import MIXED_HARDWARE
@@ -38,6 +39,7 @@ LISTED: tuple[Experiment, ...] = (
     VISION,
     FAILURES,
     MIXED_HARDWARE,
+    GRACE,
     SCAVENGING,
     LEARNERS,
     NON_IID,
