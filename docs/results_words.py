@@ -79,16 +79,16 @@ default. RDA's best rate at M = 4 was the lowest tried. That choice was made on 
 1.578 by the mean; 2.096 and 2.138): RDA needs less tuning from one M to the next, as the paper says.
 """,
     "parity": """
-By our defaults two learners end below Data-Parallel and four within 2 % of it. Part of that is a calm end, which
-momentum that falls gives them: against Data-Parallel with the mean of its last tenth, two learners are level
-with it (-0.4 to +0.8 %) and four 1.0 to 2.7 % above. Against constant momentum, each at its own best learning
-rate, our defaults are 4 % better at M = 2 and 3 % at M = 4 and 8; closing-the-gap says what the schedule of
-momentum does alone. DiLoCo and Streaming gain as much by it. At M = 8 the gap is still 8 to 10 %: each learner
-takes one window a step, and there are half as many steps. Asynchrony costs a quarter of a percent (0.06 to
-0.45 % over all M); at M = 8 it may be more than half a percent or less (0.08 to 0.92 %). Decoupled merges 1.4 %
-fewer of its tokens than Streaming, for it adopts a fifth of a step later and one round in eighty lacks a
-learner; whether that is the reason we do not know. Data-Parallel is at batch 1, which no method with learners
-can have.
+By our defaults two learners end below Data-Parallel and four within 2 % of it. Part of that is a calm
+end, which momentum that falls gives them: against Data-Parallel with the mean of its last tenth, two
+learners are level with it (-0.4 to +0.8 %) and four 1.0 to 2.7 % above. Against constant momentum, each
+at its own best learning rate, our defaults are 4 % better at M = 2 and 3 % at M = 4 and 8;
+closing-the-gap says what the schedule of momentum does alone. DiLoCo and Streaming gain as much by it. At
+M = 8 the gap is still 8 to 10 %: each learner takes one window a step, and there are half as many steps.
+Asynchrony costs a quarter of a percent (0.06 to 0.45 % over all M); at M = 8 it may be more than half a
+percent or less (0.08 to 0.92 %). Decoupled merges 1.4 % fewer of its tokens than Streaming, for it adopts
+a fifth of a step later and one round in eighty lacks a learner; whether that is the reason we do not
+know. Data-Parallel is at batch 1, which no method with learners can have.
 """,
     "rates": """
 Where several rates are near the best the choice among them is luck: two runs that differ in little more
