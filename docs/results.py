@@ -1,9 +1,10 @@
-"""Makes docs/results.md out of docs/results/*.json: python docs/results.py [--check | RUN.json...]
+"""Makes docs/results.md of docs/results/*.json: python docs/results.py [--check | --rest DIR | RUN.json...]
 
 RUN.json is what `atoll lab run` wrote, such as runs/lab/parity-tiny/parity.json; it is taken into
 docs/results. Then the pictures are drawn from the JSON and the page is written. With --check nothing is
 written, and the exit code is 1 if a file is not what the JSON gives; a picture need only be there, for its
-bits are those of one matplotlib. Tables, claims and notes come from the JSON, words from `results_words`.
+bits are those of one matplotlib. With --rest the rows of a shelf (runs/lab) that no result shows are kept in
+docs/results/unfinished. Tables, claims and notes come from the JSON, words from `results_words`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import get_args
 
+from atoll.cli.lab_run import row_json
 from atoll.config import RunConfig
 from atoll.observe.formats import duration
 from atoll.observe.lab_tables import markdown, markdown_claims, sentence
@@ -25,6 +27,7 @@ from atoll.sim.lab.estimate import Plan, plan
 from atoll.sim.lab.experiments import EXPERIMENTS
 from atoll.sim.lab.experiments.closing import FIRST_SCREEN_SEED
 from atoll.sim.lab.report import Claim, Request, Table, Verdict
+from atoll.sim.lab.shelf import Shelf
 from atoll.sim.lab.tuned import TUNING_SEED
 
 DOCS = Path(__file__).resolve().parent
@@ -33,6 +36,7 @@ sys.path.insert(0, str(DOCS.parent))
 from docs.results_files import (  # noqa: E402  (found from the root of the repository)
     Result,
     laid_out,
+    laid_out_rows,
     picture_files,
     redraw,
     stem_of,
@@ -52,6 +56,8 @@ from docs.results_words import (  # noqa: E402  (the same)
 
 def main(arguments: Sequence[str], docs: Path = DOCS) -> int:
     """Takes results in, makes page and pictures; with --check, says what would change (1: something)."""
+    if arguments[:1] == ["--rest"] and len(arguments) == 2 and Path(arguments[1]).is_dir():
+        return _keep_rest(Path(arguments[1]), docs)
     check = "--check" in arguments
     runs = [Path(argument) for argument in arguments if argument != "--check"]
     if wrong := [run for run in runs if check or not run.is_file()]:
@@ -75,6 +81,17 @@ def main(arguments: Sequence[str], docs: Path = DOCS) -> int:
         print(f"{path.relative_to(docs)}: {'differs' if check else 'made again'}")
     print(f"{len(changed)} {'differ' if check else 'changed'}.")
     return 1 if check and changed else 0
+
+
+def _keep_rest(shelf: Path, docs: Path) -> int:
+    """Keep the rows of a shelf that no result shows, so that `atoll lab take` finds them elsewhere."""
+    shown = {row["key"] for one in kept(docs).values() for row in one["rows"]}
+    rest = [row_json(row) for row in Shelf(shelf).rows() if row.cell.key not in shown]
+    path = docs / "results" / "unfinished" / "rows.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(laid_out_rows(rest), encoding="utf-8")
+    print(f"{path.relative_to(docs)}: {_counted(len(rest), 'row')}.")
+    return 0
 
 
 def kept(docs: Path) -> dict[Path, Result]:

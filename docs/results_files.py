@@ -15,7 +15,7 @@ from typing import Any
 from atoll.observe.lab_pictures import draw
 from atoll.sim.lab.report import Picture, Series
 
-__all__ = ["Result", "laid_out", "picture_files", "redraw", "stem_of", "write_results"]
+__all__ = ["Result", "laid_out", "laid_out_rows", "picture_files", "redraw", "stem_of", "write_results"]
 
 Result = Mapping[str, Any]
 """What an experiment ended in, as its JSON has it."""
@@ -44,10 +44,18 @@ def laid_out(result: Result) -> str:
 
     Points of curves are rounded, and pictures are named as they are here. Done twice it changes nothing more.
     """
-    rows = [{**row, "curve": _rounded(row["curve"])} for row in result["rows"]]
+    rows = _with_short_curves(result["rows"])
     named = zip(picture_files(result), result["pictures"], strict=True)
     pictures = [{**picture, "file": file} for file, picture in named]
-    laid = {**result, "pictures": pictures, "rows": rows}
+    return _laid({**result, "pictures": pictures, "rows": rows})
+
+
+def laid_out_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows alone in the same manner, which `atoll lab take` reads too."""
+    return _laid({"rows": _with_short_curves(rows)})
+
+
+def _laid(laid: Mapping[str, Any]) -> str:
     lines = [f"{json.dumps(key)}: {_item(value)}" for key, value in laid.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -73,6 +81,10 @@ def _picture(values: Mapping[str, Any]) -> Picture:
     )
     known = {name: value for name, value in values.items() if name != "file"}
     return Picture(**known | {"series": series, "names": tuple(values["names"])})
+
+
+def _with_short_curves(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "curve": _rounded(row["curve"])} for row in rows]
 
 
 def _item(value: Any) -> str:

@@ -21,6 +21,7 @@ from atoll.sim.lab.cell import Cell, Method, Row, Size
 from atoll.sim.lab.experiments import EXPERIMENTS
 from atoll.sim.lab.experiments.rates import places
 from atoll.sim.lab.report import Claim, Picture, Request, Series, Table
+from atoll.sim.lab.shelf import Shelf
 from atoll.sim.lab.tuned import cell_for
 from docs.results_files import laid_out, write_results
 from tests.unit.sim.lab.made_up import drive, made_up
@@ -273,6 +274,20 @@ def test_results_are_taken_in_and_then_check_is_content(docs: Path, capsys: pyte
     assert "## bits" in (docs / "results.md").read_text("utf-8")
     kept = json.loads((docs / "results/bits-tiny.json").read_text("utf-8"))
     assert [one["file"] for one in kept["pictures"]] == ["bits-tiny.png", "bits-tiny-2.png"]
+
+
+def test_what_no_result_shows_is_kept_for_others_to_take(docs: Path, capsys: pytest.CaptureFixture[str]):
+    keep(docs, result("bits"))
+    shelf = Shelf(docs / "shelf")
+    shown, other = cell_for("decoupled", 4, 1), cell_for("decoupled", 8, 1)
+    for cell in (shown, other):
+        shelf.put(made_up(cell, 1.5))
+    assert main(["--rest", str(docs / "shelf")], docs) == 0
+    assert "results/unfinished/rows.json: 1 row." in capsys.readouterr().out
+    theirs = Shelf(docs / "theirs")
+    assert theirs.take(docs / "results/unfinished/rows.json") == (1, 0)
+    assert [row.cell for row in theirs.rows()] == [other]
+    assert main(["--rest", str(docs / "nowhere")], docs) == 2
 
 
 def test_check_writes_nothing_and_names_what_differs_or_is_missing(
