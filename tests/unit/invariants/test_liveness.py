@@ -1,4 +1,4 @@
-"""A grace window is overdue once the longest that the run allows has passed, in steps of the slowest learner."""
+"""A grace window is overdue once the longest that the run allows has passed, by the slowest step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll.invariants.liveness import Liveness
 
 
 def overdue(before_ns: int, **params: float) -> list[int]:
-    """Fragments that are overdue if the syncer's last turn was then: one round, quorum at 100, steps of 10."""
+    """Fragments that are overdue if the last turn was then: one round, quorum at 100, steps of 10."""
     liveness = Liveness(RunParams(**params))  # type: ignore[arg-type]  # fields of one type are passed on
     liveness.step_ns = {"a": 10, "b": 4}
     liveness.offered_at = {3: {"a": 100}}
