@@ -118,9 +118,7 @@ def _rows(
         on_progress(Progress("kept", row.cell, 1.0))
     missing = [cell.plain() for key, cell in asked.items() if key not in found]
     failures: list[tuple[Cell, str]] = []
-    missing.sort(
-        key=lambda cell: (cell.seed, -costs.cost_s(cell))
-    )  # whole pairs first; the longest of a seed
+    missing.sort(key=lambda cell: (cell.seed, -costs.cost_s(cell)))  # whole pairs first, long ones first
     for cell, news in bench.train(missing):
         if isinstance(news, Row):
             shelf.put(news)
