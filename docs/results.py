@@ -25,7 +25,7 @@ from atoll.observe.lab_tables import markdown, markdown_claims, sentence
 from atoll.sim.lab.cell import SIZES, Cell, Row
 from atoll.sim.lab.estimate import Plan, plan
 from atoll.sim.lab.experiments import EXPERIMENTS
-from atoll.sim.lab.experiments.closing import FIRST_SCREEN_SEED
+from atoll.sim.lab.experiments.common import FIRST_SCREEN_SEED
 from atoll.sim.lab.report import Claim, Request, Table, Verdict
 from atoll.sim.lab.shelf import Shelf
 from atoll.sim.lab.tuned import TUNING_SEED

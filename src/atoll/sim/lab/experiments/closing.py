@@ -29,7 +29,14 @@ from functools import partial
 from typing import Any
 
 from atoll.sim.lab.cell import Cell, Ideas, Row, Size
-from atoll.sim.lab.experiments.common import Arm, ask, mean_of, megabytes
+from atoll.sim.lab.experiments.common import (
+    FIRST_SCREEN_SEED,
+    SCREEN_SEEDS,
+    Arm,
+    ask,
+    mean_of,
+    megabytes,
+)
 from atoll.sim.lab.experiments.losses import bars, rank_of, shown_loss
 from atoll.sim.lab.paired import Difference, claim_at_least, interval, interval_of, paired, percent, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
@@ -40,8 +47,6 @@ __all__ = ["CLOSING", "IDEAS", "Closing", "Idea", "Mix", "cell_with", "plain_cel
 COUNTS = (4, 8)
 SCREENED = 4
 """The M at which all ideas are tried."""
-SCREEN_SEEDS, FIRST_SCREEN_SEED = 2, 1001
-"""Seeds that only choose: no claim uses them."""
 BEST = 4
 """Ideas that are given all seeds."""
 CLEAR_PERCENT = 0.2

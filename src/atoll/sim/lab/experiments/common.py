@@ -16,7 +16,13 @@ from atoll.sim.lab.cell import Cell, Ideas, Method, Row, Size, Task
 from atoll.sim.lab.paired import Difference, percent
 from atoll.sim.lab.tuned import Settings, cell_for, tuned
 
-__all__ = ["Arm", "Place", "ask", "half_widths", "megabytes", "mean_of", "seeds_of", "shown_number"]
+__all__ = [
+    "FIRST_SCREEN_SEED", "SCREEN_SEEDS", "Arm", "Place", "ask", "half_widths", "megabytes", "mean_of",
+    "seeds_of", "shown_number",
+]  # fmt: skip
+
+SCREEN_SEEDS, FIRST_SCREEN_SEED = 2, 1001
+"""Seeds that only choose among ideas: no claim uses them."""
 
 Arm = Callable[[int], Cell]
 Name = TypeVar("Name", bound=Hashable)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from atoll.sim.lab.cell import Cell, Row
-from atoll.sim.lab.experiments.grace import CALM, FLEETS, GRACE, WINDOWS, Window
+from atoll.sim.lab.experiments.common import FIRST_SCREEN_SEED, SCREEN_SEEDS
+from atoll.sim.lab.experiments.grace import CALM, FLEETS, GRACE, OURS, PAPER, WINDOWS, Window
 from atoll.sim.lab.report import Report, Request
 from tests.unit.sim.lab.made_up import drive, made_up
 
@@ -11,7 +12,8 @@ from tests.unit.sim.lab.made_up import drive, made_up
 def train(cell: Cell) -> Row:
     """A longer window gains a percent where steps differ, and costs a tenth of one where they do not."""
     is_calm = not cell.fleet.speeds and cell.fleet.jitter < 0.1
-    by = (0.001 if is_calm else -0.01) * (cell.grace_max_steps - 1) - 0.02 * cell.grace_min_steps
+    by = (0.001 if is_calm else -0.01) * (cell.grace_max_steps - 1)
+    by -= 0.02 * (cell.overlap_steps == 1 and cell.grace_min_steps > 0)
     return made_up(cell, (2 + 0.1 * cell.seed) * (1 + by + 1e-4 * (cell.seed % 2)), participation=0.9)
 
 
@@ -19,23 +21,39 @@ def run(seeds: int = 3) -> tuple[list[Cell], Report]:
     return drive(GRACE.stages(Request(seeds=seeds)), train)
 
 
-def test_every_window_and_streaming_is_trained_on_every_fleet() -> None:
-    asked, report = run()
-    assert len(asked) == len({cell.key for cell in asked}) == 3 * (len(FLEETS) * (len(WINDOWS) + 1) + 2)
-    for window in WINDOWS:
-        fleets = [cell.fleet for cell in asked if is_of(cell, window)]
-        assert len(set(fleets)) == len(FLEETS)
-    assert {cell.fleet for cell in asked if cell.overlap_steps == 1} == {FLEETS[CALM][1]}
-    assert all(cell.momentum_warmup > 0 for cell in asked)
-    assert [table.title.split(": ")[1] for table in report.tables] == list(FLEETS)
-    assert [row[0] for row in report.tables[1].rows] == [*(one.name for one in WINDOWS), "Streaming"]
-
-
 def is_of(cell: Cell, window: Window) -> bool:
     return all(getattr(cell, name) == value for name, value in window.settings.items())
 
 
-def test_the_long_window_must_gain_where_steps_differ_and_cost_little_where_they_do_not() -> None:
+def test_every_window_is_screened_on_every_fleet_at_seeds_that_no_claim_uses() -> None:
+    asked, report = run()
+    screening = [cell for cell in asked if cell.seed >= FIRST_SCREEN_SEED]
+    assert len(screening) == SCREEN_SEEDS * len(FLEETS) * len(WINDOWS)
+    for window in WINDOWS:
+        assert len({cell.fleet for cell in screening if is_of(cell, window)}) == len(FLEETS)
+    assert len(asked) == len({cell.key for cell in asked})
+    assert all(cell.momentum_warmup > 0 for cell in asked)
+    assert [table.title.split(": ")[1] for table in report.tables] == [
+        *FLEETS, *(f"{fleet}, as screened" for fleet in FLEETS),
+    ]  # fmt: skip
+    assert [row[0] for row in report.tables[-1].rows] == [one.name for one in WINDOWS]
+
+
+def test_ours_the_papers_and_streaming_get_all_seeds_and_more_where_the_claim_is_fine() -> None:
+    asked, report = run()
+    final = [cell for cell in asked if cell.seed < FIRST_SCREEN_SEED]
+    for fleet, (_, found) in FLEETS.items():
+        there = [cell for cell in final if cell.fleet == found]
+        decoupled = [cell for cell in there if cell.method == "decoupled"]
+        seeds = Request(seeds=3).fine_seeds if fleet == CALM else 3
+        for window in (PAPER, OURS):
+            assert sum(is_of(cell, window) for cell in decoupled) == seeds
+        assert sum(cell.method == "streaming" for cell in there) == 3
+    assert {cell.fleet for cell in final if cell.overlap_steps == 1} == {FLEETS[CALM][1]}
+    assert [row[0] for row in report.tables[1].rows] == [PAPER.name, OURS.name, "Streaming"]
+
+
+def test_our_window_must_gain_where_steps_differ_and_cost_little_where_they_do_not() -> None:
     _, report = run()
     assert [claim.verdict for claim in report.claims] == ["holds"] * 4
     assert [claim.limit for claim in report.claims] == [0.5, 0.0, 0.0, 0.0]
@@ -47,11 +65,18 @@ def test_the_long_window_must_gain_where_steps_differ_and_cost_little_where_they
     assert [claim.verdict for claim in losing.claims] == ["fails"] * 4
 
 
-def test_windows_are_compared_with_the_usual_one() -> None:
+def test_windows_are_compared_with_the_papers() -> None:
     _, report = run()
     varied = {row[0]: row for row in report.tables[1].rows}
     assert varied["tau 2, at most 1 step"][-1] == "-"
-    assert varied["tau 3, at most 2 steps"][-1].startswith("-1.00 %")
-    (picture,) = report.pictures
-    assert picture.names == tuple(FLEETS)
-    assert [series.name for series in picture.series] == [one.name for one in WINDOWS[1:]]
+    assert varied[OURS.name][-1].startswith("-1.00 %")
+    ours, screened = report.pictures
+    assert ours.names == screened.names == tuple(FLEETS)
+    assert [series.name for series in ours.series] == [OURS.name]
+    assert [series.name for series in screened.series] == [one.name for one in WINDOWS[1:]]
+
+
+def test_a_window_says_its_bounds() -> None:
+    assert Window(2, 0.0, 1.0).name == "tau 2, at most 1 step"
+    assert Window(3, 1.0, 2.0).name == "tau 3, 1 to 2 steps"
+    assert Window(1, 1.0, 1.0).name == "tau 1, always 1 step"
