@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.grace import MIN_SAMPLES, GraceRule, MovingAverage, grace_window_ns
+from atoll.core.grace import MIN_SAMPLES, Late, MovingAverage, slack_window_ns, worth_until_ns
 from atoll.core.params import RunParams
 from atoll.core.quorum import Cancel, Close, Gathering, Wait, judge
 from atoll.core.schedule import Schedule
@@ -150,16 +150,28 @@ def test_next_due_is_where_the_fragment_fires_next(cycle, t):
 durations = st.floats(0, 1e12)
 
 
-rules = st.builds(GraceRule, st.integers(1, 8), st.floats(0, 1), st.floats(0, 4), st.floats(4, 8))
-
-
-@given(durations, durations, durations, rules, st.integers(0, 9))
-def test_the_grace_window_is_between_its_least_and_its_most(step, quorum, merge, rule, samples):
+@given(durations, durations, durations, st.integers(1, 8), st.floats(0, 1), st.integers(0, 9))
+def test_slack_is_at_most_its_share_of_the_overlap(step, quorum, merge, overlap, fraction, samples):
     averages = MovingAverage(0.2, quorum, samples), MovingAverage(0.2, merge, MIN_SAMPLES)
-    window = grace_window_ns(step, *averages, rule)
-    assert int(rule.least_steps * step) <= window <= rule.most_steps * step
-    if samples < MIN_SAMPLES or quorum + merge > rule.overlap * step:
-        assert window == int(rule.least_steps * step)
+    window = slack_window_ns(step, *averages, overlap, fraction)
+    assert 0 <= window <= fraction * overlap * step
+    if samples < MIN_SAMPLES or quorum + merge > overlap * step:
+        assert window == 0
+
+
+lates = st.lists(
+    st.builds(Late, st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 5_000)), max_size=8
+)
+
+
+@given(lates, st.floats(0.01, 100), st.integers(0, 10_000), st.randoms())
+def test_waiting_by_worth_never_costs_more_than_twice_what_the_late_bring(late, rate, now, rng):
+    until = worth_until_ns(late, rate, now)
+    assert until >= now
+    # Until they are due, and as long again for the last of them: each at most what they would bring.
+    assert (until - now) * rate <= 2 * sum(one.tokens for one in late) + 1e-6
+    rng.shuffle(late)
+    assert worth_until_ns(late, rate, now) == until
 
 
 @given(st.floats(0.01, 1), st.lists(durations, min_size=1, max_size=20))

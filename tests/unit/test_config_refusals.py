@@ -131,8 +131,6 @@ OUT_OF_RANGE = [
     ("sync", "min_quorum", -1, "at least 1"),
     ("sync", "grace_fraction", -0.1, "at least 0 and below 1"),
     ("sync", "grace_fraction", 1.0, "at least 0 and below 1"),
-    ("sync", "grace_min_steps", -0.5, "at least 0 and at most 8"),
-    ("sync", "grace_min_steps", 8.5, "at least 0 and at most 8"),
     ("sync", "grace_max_steps", -1.0, "above 0 and at most 8"),
     ("sync", "grace_max_steps", 0, "above 0 and at most 8"),
     ("sync", "grace_max_steps", 9.0, "above 0 and at most 8"),

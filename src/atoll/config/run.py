@@ -134,7 +134,7 @@ class RunConfig:
             overlap_steps=sync.overlap_steps,
             min_quorum=sync.min_quorum,
             grace_fraction=sync.grace_fraction,
-            grace_min_steps=sync.grace_min_steps,
+            grace_rule=sync.grace_rule,
             grace_max_steps=sync.grace_max_steps,
             averaging=sync.averaging,
             adopt=sync.adopt,

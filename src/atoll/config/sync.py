@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from atoll.config.rules import SHORTEST_S, Rule, check, count, number, one_of, whole
 from atoll.core import params
+from atoll.core.grace import GRACE_RULES, GraceRule
 from atoll.core.params import Adopt, Algorithm
 from atoll.errors import ConfigError
 
@@ -29,16 +30,17 @@ class SyncConfig:
     """P: disjoint slices of the parameters, each merged on its own; at most `interval_steps`."""
     interval_steps: int = 24
     """H: learner steps between two rounds on one fragment."""
-    overlap_steps: int = 2
-    """tau: rounds that may gather offers at the same time, and the steps a round may take."""
+    overlap_steps: int = 5
+    """tau: rounds that may gather offers at the same time; by `slack`, also the steps a round may take."""
     min_quorum: int = 1
     """K: fewest offers that may merge. 1 favours progress; num_learners is lockstep."""
+    grace_rule: GraceRule = "worth"
+    """How long a round waits after its K-th header: while the late bring more than waiting costs (`worth`),
+    or for a share of the measured slack, as the paper does (`slack`; its tau is 2, its longest wait 1)."""
+    grace_max_steps: float = 4.0
+    """Longest wait after the K-th header by either rule, in steps."""
     grace_fraction: float = 0.8
-    """gamma: share of the measured slack spent waiting after the K-th header; 0 never waits."""
-    grace_min_steps: float = 0.0
-    """Shortest wait after the K-th header, in steps. Where merges take longer than `overlap_steps`: 1."""
-    grace_max_steps: float = 1.0
-    """Longest wait after the K-th header, in steps. Where steps vary much: 2, with `overlap_steps` 3."""
+    """gamma: by `slack`, the share of the slack that is spent waiting; 0 never waits."""
     averaging: float = 0.2
     """Weight of the newest sample in the moving averages xi, above 0 and at most 1."""
     adopt: Adopt = "overwrite"
@@ -61,13 +63,6 @@ class SyncConfig:
         check("sync", self, _RULES)
         _refuse_unreachable_quorum(self.min_quorum, self.num_learners)
         _refuse_a_wrong_cut(self)
-        if self.grace_min_steps > self.grace_max_steps:
-            raise ConfigError(
-                f"sync.grace_min_steps is {self.grace_min_steps:g} but sync.grace_max_steps is "
-                f"{self.grace_max_steps:g}.",
-                "No grace window could be both as long as the one and as short as the other.",
-                f"Set sync.grace_max_steps to {self.grace_min_steps:g} or more.",
-            )
         if self.alive_s <= self.heartbeat_s:
             raise ConfigError(
                 f"sync.alive_s is {self.alive_s} but sync.heartbeat_s is {self.heartbeat_s}.",
@@ -118,8 +113,8 @@ _RULES: Mapping[str, Rule] = {
     "interval_steps": whole("No fragment would ever fall due.", at_least=1),
     "overlap_steps": whole("No round could be open, so nothing would ever merge.", at_least=1),
     "min_quorum": whole("A round would merge without a single offer.", at_least=1),
+    "grace_rule": one_of(GRACE_RULES, "Nobody could say when a round closes."),
     "grace_fraction": number("The grace window would not fit into the slack.", at_least=0, below=1),
-    "grace_min_steps": number("No window is that short.", at_least=0, at_most=params.MAX_GRACE_STEPS),
     "grace_max_steps": number("Nobody would be waited for.", above=0, at_most=params.MAX_GRACE_STEPS),
     "averaging": number("The moving averages would never follow what is measured.", above=0, at_most=1),
     "adopt": one_of(params.ADOPT_MODES, "Learners would not know how to take in a published fragment."),

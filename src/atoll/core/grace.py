@@ -1,17 +1,28 @@
-"""How long a round waits after its quorum: as long as waiting is free, and no longer.
+"""How long a round waits after its quorum for those who are late.
 
-While tau rounds overlap, a round has tau steps of time; what quorum and merge do not use of it is
-slack. A share gamma of the slack goes to learners that are a little late. All three quantities
-are exponential moving averages of what was measured; until there are three samples the window is
-zero, because a guess would be spent by everybody.
+Waiting is not free: learners that have offered train on, and the publish will overwrite what they train
+meanwhile. By `worth`, our default, a round waits as long as the late bring more tokens than waiting for them
+costs. Reports tell when each learner's step began, how long its steps take and how much it has trained since
+its base, so the syncer knows whom it is worth to wait for, and until when.
+
+By `slack`, the paper's rule, a round has tau steps of time, because tau rounds overlap; what quorum and merge
+do not use of it is slack, and a share gamma of that goes to the late, whoever they are. All three quantities
+are exponential moving averages of what was measured; until there are three samples the window is zero.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["MIN_SAMPLES", "GraceRule", "MovingAverage", "grace_window_ns", "median_ns"]
+__all__ = [
+    "GRACE_RULES", "MIN_SAMPLES", "GraceRule", "Late", "MovingAverage", "median_ns", "slack_window_ns",
+    "worth_until_ns",
+]  # fmt: skip
 
+GraceRule = Literal["worth", "slack"]
+GRACE_RULES: tuple[GraceRule, ...] = ("worth", "slack")
 MIN_SAMPLES = 3
 
 
@@ -33,33 +44,54 @@ class MovingAverage:
 
 
 @dataclass(frozen=True, slots=True)
-class GraceRule:
-    """How long a round may wait, in steps and shares of what is measured."""
+class Late:
+    """A learner that was asked and has not answered yet."""
 
-    overlap: int
-    """tau: steps that a round may take."""
-    fraction: float
-    """gamma: share of the slack that is spent waiting."""
-    least_steps: float = 0.0
-    most_steps: float = 1.0
+    tokens: int
+    """What its offer would bring."""
+    due_ns: float
+    """When the step that it is in should end."""
+    step_ns: float
+    """How long its steps take."""
 
 
-def grace_window_ns(step_ns: float, quorum: MovingAverage, merge: MovingAverage, rule: GraceRule) -> int:
-    """gamma * (tau xi_step - xi_quorum - xi_sync), but at least and at most so many steps.
+def worth_until_ns(late: Sequence[Late], tokens_per_ns: float, now_ns: int) -> int:
+    """Until when the late are worth waiting for; `now_ns` if they are not.
 
-    Paper: adaptive grace window, arXiv:2604.21428v1. gamma and the averaging constant are
-    unpublished; ours are in `RunParams`. In the paper the least is 0 and the most about one step.
-    Differs, if asked to: where the steps of one learner differ much, a step that began before the round
-    may end later than one usual step after the first header, and a longer window waits for it. And
-    where merging takes longer than tau steps, as on a thin link, no slack is left and every round would
-    close with its first K offers; a least window waits all the same, for a merge that is late anyway.
+    `tokens_per_ns` is what those who have offered train meanwhile, all of it to be overwritten. Of all
+    moments at which somebody is due, the one is chosen by which the late bring most beyond what waiting until
+    then costs; what was waited already is spent and does not count. Nobody is due to the nanosecond: one who
+    does not come is given up when being late has cost what it would bring, or has lasted a step of its own.
+    So a learner that is far slower than the rest is waited for while it is about to come, and one that has
+    died or stands still is not.
+
+    Differs from the paper, whose window (`slack_window_ns`) neither knows who is missing nor what it costs.
     """
-    if step_ns <= 0:
+    until_ns = end_ns = float(now_ns)
+    brought = best = 0.0
+    for one in sorted(late, key=lambda one: one.due_ns):
+        patience_ns = min(one.step_ns, one.tokens / tokens_per_ns) if tokens_per_ns > 0 else one.step_ns
+        if one.due_ns + patience_ns <= now_ns:
+            continue  # given up
+        brought += one.tokens
+        until_ns = max(until_ns, one.due_ns + patience_ns)
+        gain = brought - max(0.0, one.due_ns - now_ns) * tokens_per_ns
+        if gain > best:
+            best, end_ns = gain, until_ns
+    return int(end_ns)
+
+
+def slack_window_ns(
+    step_ns: float, quorum: MovingAverage, merge: MovingAverage, overlap: int, fraction: float
+) -> int:
+    """gamma * (tau xi_step - xi_quorum - xi_sync), from the K-th header on; never below 0.
+
+    Paper: adaptive grace window, arXiv:2604.21428v1, which is at most about one step long. gamma and the
+    averaging constant are unpublished; ours are in `RunParams`.
+    """
+    if step_ns <= 0 or min(quorum.num_samples, merge.num_samples) < MIN_SAMPLES:
         return 0
-    window = 0.0
-    if min(quorum.num_samples, merge.num_samples) >= MIN_SAMPLES:
-        window = rule.fraction * (rule.overlap * step_ns - quorum.value - merge.value)
-    return int(max(rule.least_steps * step_ns, min(window, rule.most_steps * step_ns)))
+    return max(0, int(fraction * (overlap * step_ns - quorum.value - merge.value)))
 
 
 def median_ns(samples: list[int]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from atoll.core.grace import MovingAverage
-from atoll.core.messages import Holding
+from atoll.core.messages import Holding, Report
 from atoll.core.records import StoredFragment
 
 __all__ = ["NAME", "Sent", "Session", "is_known_base"]
@@ -41,6 +41,9 @@ class Session:
     averaging: float
     sequence: int = -1
     clock: int = 0
+    moved_ns: int = 0
+    """When a report last told of a step: about when the step began that it is in now."""
+    tokens: int = 0
     step_ns: int = 0
     held_on: int = -1
     holdings: tuple[Holding, ...] = ()
@@ -55,10 +58,23 @@ class Session:
     """Time from sending a version to the report that shows it."""
     ns_per_byte: MovingAverage = field(init=False)
     """Upward, from header to body."""
+    pace: MovingAverage = field(init=False)
+    """How long its steps take."""
 
     def __post_init__(self) -> None:
         self.transit = MovingAverage(self.averaging)
         self.ns_per_byte = MovingAverage(self.averaging)
+        self.pace = MovingAverage(self.averaging)
+
+    def take(self, report: Report, now_ns: int) -> None:
+        """Believe the newest report."""
+        if report.clock != self.clock or not self.moved_ns:
+            self.moved_ns = now_ns
+            if report.step_ns:
+                self.pace.add(report.step_ns)
+        self.sequence, self.clock, self.tokens = report.sequence, report.clock, report.tokens
+        self.step_ns, self.held_on, self.holdings = report.step_ns, report.held_on, report.holdings
+        self.echo_ns = max(self.echo_ns, report.echo_ns)
 
     def is_connected(self, now_ns: int, alive_ns: int) -> bool:
         """Whether both directions were proven recently."""

@@ -50,16 +50,16 @@ class RunParams:
     """P: disjoint slices of the parameters; at most `interval_steps`."""
     interval_steps: int = 24
     """H: learner steps between two rounds on one fragment."""
-    overlap_steps: int = 2
-    """tau: rounds that may gather offers at the same time."""
+    overlap_steps: int = 5
+    """tau: rounds that may gather offers at the same time; by `slack`, also the steps a round may take."""
     min_quorum: int = 1
     """K: fewest offers that may merge."""
+    grace_rule: GraceRule = "worth"
+    """What decides how long a round waits after its K-th header."""
+    grace_max_steps: float = 4.0
+    """The longest grace window by either rule, in steps of the median learner."""
     grace_fraction: float = 0.8
-    """gamma: share of the measured slack spent waiting after the K-th header; below 1."""
-    grace_min_steps: float = 0.0
-    """The shortest grace window, in steps; 0: as short as the slack."""
-    grace_max_steps: float = 1.0
-    """The longest, at least as long as the shortest."""
+    """gamma, by `slack`: share of the measured slack that is spent waiting; below 1."""
     averaging: float = 0.2
     """Weight of the newest sample in the moving averages xi."""
     adopt: Adopt = "overwrite"
@@ -115,11 +115,6 @@ class RunParams:
     def waits(self) -> bool:
         """Whether a round waits for every live learner, and learners for the round."""
         return self.algorithm != "decoupled"
-
-    @property
-    def grace(self) -> GraceRule:
-        """How long a round waits after its K-th header."""
-        return GraceRule(self.overlap_steps, self.grace_fraction, self.grace_min_steps, self.grace_max_steps)
 
     @property
     def hold_steps(self) -> int:

@@ -14,13 +14,14 @@ from atoll.core import events as ev
 from atoll.core import messages as msg
 from atoll.core.desk import Desk
 from atoll.core.gates import NormGate, Refusal, screen
-from atoll.core.grace import MovingAverage, grace_window_ns
+from atoll.core.grace import MovingAverage
 from atoll.core.members import Sent, Session
 from atoll.core.momentum import factor_at
 from atoll.core.quorum import Cancel, Close, Gathering, judge
 from atoll.core.records import Contributor, RoundRecord
 from atoll.core.round import FIXED, NO_OFFER, Phase, Round
 from atoll.core.strikes import Strikes
+from atoll.core.waiting import grace_ns
 from atoll.core.weights import capped, token_weight
 
 __all__ = ["Rounds"]
@@ -155,15 +156,14 @@ class Rounds:
         """Let the verdict decide whether a gathering round goes on."""
         if rnd.phase is not Phase.GATHER:
             return
-        desk, params = self.desk, self.desk.params
-        grace_ns = grace_window_ns(desk.step_ns(), self.quorum_ns, self.merge_ns, params.grace)
+        desk, params, missing = self.desk, self.desk.params, self._missing(rnd, now_ns)
         view = Gathering(
             rnd.fragment,
             rnd.deadline_ns,
             rnd.offered_at_ns,
-            self._missing(rnd, now_ns),
+            missing,
             params.min_quorum,
-            grace_ns,
+            grace_ns(rnd, missing, desk, self.quorum_ns, self.merge_ns, now_ns),
             params.waits,
         )
         verdict = judge(view, now_ns)

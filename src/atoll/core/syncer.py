@@ -220,10 +220,7 @@ class SyncerMachine:
     def _report(self, now_ns: int, session: Session, report: msg.Report) -> None:
         if report.sequence <= session.sequence:
             return
-        session.sequence = report.sequence
-        session.clock, session.step_ns = report.clock, report.step_ns
-        session.held_on, session.holdings = report.held_on, report.holdings
-        session.echo_ns = max(session.echo_ns, report.echo_ns)
+        session.take(report, now_ns)
         if not self.desk.state.fragments:
             return
         self.strikes.reported(session, now_ns)

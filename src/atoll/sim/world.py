@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll.core import commands as do
 from atoll.core import events as ev
 from atoll.core import messages as msg
+from atoll.core.grace import GRACE_RULES, GraceRule
 from atoll.core.params import ALGORITHMS, MS, ON_LARGE, RunParams
 from atoll.core.records import RoundRecord
 from atoll.sim.disk import Disk
@@ -37,6 +38,8 @@ MAX_STEPS = 1200
 """A run that is not over after this many steps is hung."""
 FAR_TOKENS, WARMUP = 4_000_000, 0.005
 """A budget that no run spends, and a share of it that most spend: momentum is whole before the end."""
+LONGEST_GRACE: Mapping[GraceRule, float] = {"worth": 4.0, "slack": 1.0}
+"""In steps: our default, and the paper's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,15 @@ def draw_scenario(seed: int, *, faults: bool = True, tensors: bool | None = None
     step_ns = tuple(int(STEP_NS * pace) for pace in paces)
     rates = _draw_rates(rng, num_learners, interval / num_fragments if slow_link else 0.0)
     cycle = interval * max(step_ns)
+    grace_rule = Chance(seed).branch("grace").choice(GRACE_RULES)
     params = RunParams(
         algorithm=algorithm,
         num_fragments=num_fragments,
         interval_steps=interval,
         overlap_steps=rng.randint(1, 3),
         min_quorum=min(num_learners, rng.choice((1, 1, 2, 2, 3, num_learners))),
+        grace_rule=grace_rule,
+        grace_max_steps=LONGEST_GRACE[grace_rule],
         adopt=rng.choice(("overwrite", "overwrite", "blend", "rebase")),
         durability=rng.choice(("merge", "merge", "merge", "cycle", "snapshot")),
         snapshot_every=rng.choice((4, 9, 16)),

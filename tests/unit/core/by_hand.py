@@ -245,6 +245,7 @@ class SyncerByHand:
         versions: Sequence[int] | None = None,
         steps: int = 4,
         held_on: int = -1,
+        tokens: int = 0,
     ) -> list[do.Command]:
         """A report of a learner that holds these versions; all current ones unless told otherwise."""
         fragments = self.machine.desk.state.fragments
@@ -261,7 +262,7 @@ class SyncerByHand:
                 self.epoch,
                 self.sequences[name],
                 clock,
-                0,
+                tokens,
                 SECOND,
                 0,
                 held_on,
@@ -364,12 +365,14 @@ def held_learner(**values: Any) -> LearnerByHand:
 
 
 def syncer(**values: Any) -> SyncerByHand:
-    """Booted: two fragments due at ticks 0 and 2 of 4, a quorum of two."""
+    """Booted: two fragments due at ticks 0 and 2 of 4, a quorum of two, no grace window unless given."""
     defaults: dict[str, Any] = {
         "num_fragments": 2,
         "interval_steps": 4,
         "overlap_steps": 1,
         "min_quorum": 2,
+        "grace_rule": "slack",
+        "grace_max_steps": 1.0,
     }
     return SyncerByHand(RunParams(**(defaults | values))).boot()
 

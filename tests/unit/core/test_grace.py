@@ -1,10 +1,17 @@
-"""The grace window is measured slack, and no more than that."""
+"""How long a round waits: while the late bring more than it costs, or for a share of the slack."""
 
 from __future__ import annotations
 
 import pytest
 
-from atoll.core.grace import MIN_SAMPLES, GraceRule, MovingAverage, grace_window_ns, median_ns
+from atoll.core.grace import (
+    MIN_SAMPLES,
+    Late,
+    MovingAverage,
+    median_ns,
+    slack_window_ns,
+    worth_until_ns,
+)
 
 
 def measured(value: float, num_samples: int = MIN_SAMPLES) -> MovingAverage:
@@ -25,37 +32,72 @@ def test_a_moving_average_moves_by_its_share_towards_each_sample():
     assert average.num_samples == 3
 
 
-def test_the_window_is_a_share_of_what_quorum_and_merge_leave_of_the_overlap():
+# The paper's rule
+
+
+def test_slack_is_a_share_of_what_quorum_and_merge_leave_of_the_overlap():
     # 0.8 * (2 * 1000 - 300 - 700)
-    assert grace_window_ns(1000, measured(300), measured(700), GraceRule(2, 0.8)) == 800
-    assert grace_window_ns(1000, measured(300), measured(700), GraceRule(2, 0.5)) == 500
+    assert slack_window_ns(1000, measured(300), measured(700), 2, 0.8) == 800
+    assert slack_window_ns(1000, measured(300), measured(700), 2, 0.5) == 500
 
 
 @pytest.mark.parametrize(("quorum", "merge"), [(2, 3), (3, 2), (0, 0)])
-def test_there_is_no_window_before_three_samples_of_both_averages(quorum, merge):
-    window = grace_window_ns(1000, measured(1, quorum), measured(1, merge), GraceRule(2, 0.8))
-    assert window == 0
+def test_there_is_no_slack_before_three_samples_of_both_averages(quorum, merge):
+    assert slack_window_ns(1000, measured(1, quorum), measured(1, merge), 2, 0.8) == 0
 
 
-def test_there_is_no_window_before_a_step_was_timed():
-    assert grace_window_ns(0, measured(0), measured(0), GraceRule(2, 0.8)) == 0
+def test_there_is_no_slack_before_a_step_was_timed():
+    assert slack_window_ns(0, measured(0), measured(0), 2, 0.8) == 0
 
 
-def test_the_window_is_never_negative():
-    assert grace_window_ns(1000, measured(1900), measured(200), GraceRule(2, 0.8)) == 0
+def test_slack_is_never_negative():
+    assert slack_window_ns(1000, measured(1900), measured(200), 2, 0.8) == 0
 
 
-@pytest.mark.parametrize(("most", "window"), [(0.5, 500), (1, 1000), (2.5, 2500), (8, 7200)])
-def test_the_window_is_never_longer_than_so_many_steps(most, window):
-    assert grace_window_ns(1000, measured(0), measured(0), GraceRule(9, 0.8, most_steps=most)) == window
+# Our rule: three learners that have offered train 3 tokens a unit of time, and it is 1000 now
+
+NOW, RATE = 1000, 3.0
 
 
-def test_a_least_window_waits_where_merging_leaves_no_slack_and_before_it_was_measured():
-    rule = GraceRule(2, 0.8, least_steps=0.5)
-    assert grace_window_ns(1000, measured(1900), measured(200), rule) == 500
-    assert grace_window_ns(1000, measured(0, 0), measured(0, 0), rule) == 500
-    assert grace_window_ns(1000, measured(300), measured(700), rule) == 800
-    assert grace_window_ns(0, measured(0), measured(0), rule) == 0
+def until(*late: Late) -> int:
+    return worth_until_ns(late, RATE, NOW)
+
+
+def test_one_who_brings_more_than_waiting_costs_is_waited_for_and_a_little_longer():
+    # It brings 900 for 100 * 3; if it does not come, being late costs 3 a unit, and 900 are spent after 300.
+    assert until(Late(900, due_ns=1100, step_ns=500)) == 1100 + 300
+    assert until(Late(9000, due_ns=1100, step_ns=500)) == 1100 + 500  # a step of its own at the most
+
+
+def test_one_who_brings_less_than_waiting_costs_is_not_waited_for():
+    assert until(Late(300, due_ns=1100, step_ns=500)) == NOW
+    assert until(Late(301, due_ns=1100, step_ns=500)) > NOW
+
+
+def test_several_may_be_worth_what_each_alone_is_not():
+    first, second = Late(200, due_ns=1100, step_ns=500), Late(200, due_ns=1110, step_ns=500)
+    assert until(first) == until(second) == NOW
+    assert until(first, second) == until(second, first) == 1110 + 66  # 400 for 330; 200 / 3 longer
+
+
+def test_one_who_comes_much_later_is_left_and_does_not_lengthen_the_wait_for_the_others():
+    soon, much_later = Late(900, due_ns=1100, step_ns=500), Late(900, due_ns=9000, step_ns=9000)
+    assert until(soon, much_later) == until(soon)
+
+
+def test_one_who_is_overdue_is_expected_any_moment_until_it_is_given_up():
+    overdue = Late(900, due_ns=800, step_ns=5000)
+    assert until(overdue) == 800 + 300
+    assert until(Late(900, due_ns=700, step_ns=5000)) == NOW
+    assert until(Late(9000, due_ns=800, step_ns=200)) == NOW  # later than a step of its own: it stands still
+
+
+def test_nobody_late_is_nobody_to_wait_for():
+    assert until() == NOW
+
+
+def test_where_waiting_costs_nothing_all_are_waited_for_up_to_a_step():
+    assert worth_until_ns([Late(1, due_ns=1500, step_ns=700)], 0.0, NOW) == 2200
 
 
 def test_the_median_is_the_lower_of_two_middles_and_so_a_real_sample():

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from atoll.core import commands as do
 from atoll.core import messages as msg
 from atoll.core.params import SECOND
 from atoll.core.records import RoundRecord
-from tests.unit.core.by_hand import contributor, give_grace, notes, only, open_round, running, sent
+from tests.unit.core.by_hand import (
+    SyncerByHand,
+    contributor,
+    give_grace,
+    notes,
+    only,
+    open_round,
+    running,
+    sent,
+)
 
 # A round
 
@@ -132,6 +143,64 @@ def test_a_learner_that_leaves_is_not_waited_for_and_its_offer_counts():
     assert notes(commands, "closed") == ["all offered"]
     assert [part.name for part in only(commands, do.Merge)[0].contributors] == ["a", "b"]
     assert sent(commands, msg.Publish, "a") == []
+
+
+# Waiting for the late, by worth
+
+
+def waiting(step_tokens: int, **values: Any) -> tuple[SyncerByHand, dict[str, msg.Ask]]:
+    """A round of a, b and c, each in a step that began now and takes a second; a trains ten tokens a step."""
+    hand = running(
+        "a", "b", "c", **({"min_quorum": 1, "grace_rule": "worth", "grace_max_steps": 4.0} | values)
+    )
+    asks: dict[str, msg.Ask] = {}
+    for clock in (1, 2):
+        for name in "abc":
+            commands = hand.report(name, clock, tokens=clock * step_tokens)
+            asks |= {to: asked[-1] for to in "abc" if (asked := sent(commands, msg.Ask, to))}
+    return hand, asks
+
+
+def test_a_round_waits_for_those_who_bring_more_than_waiting_costs():
+    hand, asks = waiting(step_tokens=10)  # each of them holds 20; a second of a's costs 10
+    hand.now_ns += SECOND // 2
+    commands = hand.hear(hand.header(asks["a"], "a"))
+    assert notes(commands, "closed") == []
+    # Due in half a second; if they do not come, until being late has cost 20 or lasted a step.
+    assert only(commands, do.SetTimer)[-1] == do.SetTimer("round:1", hand.now_ns + 3 * SECOND // 2)
+    commands = hand.fire("round:1", 3 * SECOND // 2)
+    assert notes(commands, "closed") == ["grace window over, closed without ['b', 'c']"]
+
+
+def test_a_round_does_not_wait_for_those_who_bring_too_little():
+    hand, asks = waiting(step_tokens=2)  # each holds 4, both 8; until they are due a trains 10
+    commands = hand.hear(hand.header(asks["a"], "a"))
+    assert notes(commands, "closed") == ["grace window over, closed without ['b', 'c']"]
+
+
+def test_a_round_does_not_wait_for_those_who_stand_still():
+    hand, asks = waiting(step_tokens=1000)
+    hand.now_ns += 2 * SECOND  # their steps take a second, and have lasted two
+    commands = hand.hear(hand.header(asks["a"], "a"))
+    assert notes(commands, "closed") == ["grace window over, closed without ['b', 'c']"]
+
+
+def test_a_round_waits_no_longer_than_the_longest_window():
+    hand, asks = waiting(step_tokens=1000, grace_max_steps=0.25)
+    commands = hand.hear(hand.header(asks["a"], "a"))
+    assert only(commands, do.SetTimer)[-1] == do.SetTimer("round:1", hand.now_ns + SECOND // 4)
+
+
+def test_waiting_ends_when_all_have_come_or_the_rest_is_no_longer_worth_it():
+    hand, asks = waiting(step_tokens=10)
+    hand.hear(hand.header(asks["a"], "a"))
+    commands = hand.hear(hand.header(asks["b"], "b"))  # c brings 20 in a second that costs a and b 20
+    assert notes(commands, "closed") == ["grace window over, closed without ['c']"]
+
+    hand, asks = waiting(step_tokens=11)
+    hand.hear(hand.header(asks["a"], "a"))
+    assert notes(hand.hear(hand.header(asks["b"], "b")), "closed") == []
+    assert notes(hand.hear(hand.header(asks["c"], "c")), "closed") == ["all offered"]
 
 
 # Bodies

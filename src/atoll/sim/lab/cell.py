@@ -36,6 +36,10 @@ VERSION = 3
 """Counted up when the same settings give other bits; rows of another version are not found again."""
 
 
+RETIRED = (("grace_min_steps", 0.0),)
+"""Settings that there are no more, with the value at which they did nothing: older rows name them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
     """Who trains, how fast, and what befalls them; time is virtual."""
@@ -102,8 +106,8 @@ class Cell:
     num_fragments: int = 24
     overlap_steps: int = 2
     quorum: int = 1
+    grace_rule: str = "slack"
     grace_fraction: float = 0.8
-    grace_min_steps: float = 0.0
     grace_max_steps: float = 1.0
     adopt: str = "overwrite"
     blend_alpha: float = 0.5
@@ -157,6 +161,7 @@ class Cell:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Cell:
         """The cell whose `settings()` these are."""
+        settings = {name: value for name, value in settings.items() if (name, value) not in RETIRED}
         parts = {name: dict(settings.get(name, {})) for name in ("fleet", "ideas")}
         parts["fleet"]["speeds"] = tuple(parts["fleet"].get("speeds", ()))
         try:

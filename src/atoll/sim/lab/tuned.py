@@ -7,13 +7,16 @@ rates around the transferred best were tried (`atoll lab run rates`). docs/resul
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from atoll.sim.lab.cell import SIZES, Cell, Method, Size, Task
 from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, tokens_of
 
 __all__ = [
+    "PAPER_WINDOW",
     "TUNING_SEED",
     "Settings",
     "Tuned",
@@ -39,11 +42,15 @@ class Tuned:
     """Not swept. DiLoCo and Streaming were published with the mean; for Decoupled `merge-rule` compared."""
     momentum_warmup: float = 0.0
     momentum_cooldown: float = 0.0
+    overlap_steps: int = 2
+    grace_rule: str = "slack"
+    grace_max_steps: float = 1.0
 
 
 Settings: TypeAlias = Method | Literal["defaults"]
 """Whose settings: a method's, with momentum that stays as it is, or those of Decoupled by our defaults, where
-it warms up and cools down. Most experiments were made before those were known."""
+it warms up and cools down and rounds wait for the late by worth. Most experiments were made before those
+were known."""
 
 SWEPT: dict[Settings, Tuned] = {
     "data-parallel": Tuned(1.41e-3, 1),
@@ -52,8 +59,20 @@ SWEPT: dict[Settings, Tuned] = {
     "decoupled": Tuned(4e-3, 4, 0.7, 0.9),
 }
 """At `tiny`, text, M = 4. Elastic Data-Parallel takes the settings of Data-Parallel."""
-SWEPT["defaults"] = replace(SWEPT["decoupled"], momentum_warmup=0.1, momentum_cooldown=0.2)
+SWEPT["defaults"] = replace(
+    SWEPT["decoupled"],
+    momentum_warmup=0.1,
+    momentum_cooldown=0.2,
+    overlap_steps=5,
+    grace_rule="worth",
+    grace_max_steps=4.0,
+)
 """Batch, eta and mu were not swept again with the schedule of momentum; rates were tried (RATES)."""
+PAPER_WINDOW: Mapping[str, Any] = MappingProxyType(
+    {"overlap_steps": 2, "grace_rule": "slack", "grace_max_steps": 1.0}
+)
+"""How many rounds gather at once and how long they wait in the paper. Methods that wait for everybody keep
+it, whosever settings they take, and so do the runs that choose rates, which are older than our own."""
 
 RATES: dict[tuple[Task, Settings, int], float] = {
     ("text", "diloco", 2): 2e-3,

@@ -97,7 +97,7 @@ def config_of(cell: Cell) -> RunConfig:
                 "overlap_steps": cell.overlap_steps,
                 "min_quorum": cell.quorum,
                 "grace_fraction": cell.grace_fraction,
-                "grace_min_steps": cell.grace_min_steps,
+                "grace_rule": cell.grace_rule,
                 "grace_max_steps": cell.grace_max_steps,
                 "adopt": cell.adopt,
                 "blend_alpha": cell.blend_alpha,

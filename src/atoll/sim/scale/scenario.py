@@ -46,7 +46,7 @@ class ScaleScenario:
     quorum: int = 1
     interval_steps: int = 24
     num_fragments: int = 24
-    overlap_steps: int = 2
+    overlap_steps: int = 5
     seed: int = 1
     dark_s: float = DARK_S
     outages: tuple[tuple[float, float], ...] = ()

@@ -37,7 +37,7 @@ def test_the_same_seed_draws_the_same_fleet_and_another_seed_another():
 def test_times_of_the_core_are_set_in_steps():
     slow = replace(CALM, step_s={"a": 10.0, "b": 30.0}).params()
     assert slow.heartbeat_ns == 10 * CALM.params().heartbeat_ns
-    assert (slow.num_fragments, slow.interval_steps, slow.overlap_steps, slow.min_quorum) == (24, 24, 2, 1)
+    assert (slow.num_fragments, slow.interval_steps, slow.overlap_steps, slow.min_quorum) == (24, 24, 5, 1)
 
 
 def test_outages_come_in_order_and_depend_on_their_seed_alone():

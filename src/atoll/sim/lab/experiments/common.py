@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from atoll.sim.lab.cell import Cell, Ideas, Method, Row, Size, Task
 from atoll.sim.lab.paired import Difference, percent
-from atoll.sim.lab.tuned import Settings, cell_for, tuned
+from atoll.sim.lab.tuned import PAPER_WINDOW, Settings, cell_for, tuned
 
 __all__ = [
     "FIRST_SCREEN_SEED", "SCREEN_SEEDS", "Arm", "Place", "ask", "half_widths", "megabytes", "mean_of",
@@ -63,6 +63,8 @@ class Place:
     def cell(self, size: Size, seed: int, **changes: Any) -> Cell:
         """The cell of one seed."""
         theirs = asdict(tuned(self.task, size, self.settings_of, self.learners)) if self.settings_of else {}
+        if theirs and self.method != "decoupled":
+            theirs |= PAPER_WINDOW
         ideas = {"ideas": Ideas(average_last=self.average_last)} if self.average_last else {}
         return cell_for(
             self.method, self.learners, seed, task=self.task, size=size, **{**theirs, **ideas, **changes}

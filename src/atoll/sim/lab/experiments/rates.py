@@ -10,6 +10,7 @@ this found.
 
 The centre comes from the sweep, at other sizes with what `tiny` and the next smaller size chose, and not from
 earlier results of the same command: it finds the same runs again after its results were copied into `tuned`.
+For the same reason rounds wait as in the paper: in a calm fleet our grace window does nearly the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
 from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
-from atoll.sim.lab.tuned import TUNING_SEED, carried, factor_below, transferred
+from atoll.sim.lab.tuned import PAPER_WINDOW, TUNING_SEED, carried, factor_below, transferred
 
 __all__ = ["MOST", "RATES_AROUND", "Rates", "places"]
 
@@ -111,7 +112,7 @@ def _cell(place: Place, size: Size, factor: float) -> Cell:
     centre = transferred if size == "tiny" else carried
     found = centre(place.task, size, place.settings, place.learners)
     rate = float(f"{factor * found.learning_rate:.3g}")
-    return place.cell(size, TUNING_SEED, learning_rate=rate)
+    return place.cell(size, TUNING_SEED, learning_rate=rate, **PAPER_WINDOW)
 
 
 def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:

@@ -21,7 +21,7 @@ from atoll.sim.lab.experiments.common import (
 )
 from atoll.sim.lab.paired import Difference
 from atoll.sim.lab.report import Report, Request, Stages
-from atoll.sim.lab.tuned import tuned
+from atoll.sim.lab.tuned import PAPER_WINDOW, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 BASE, OURS = Place("data-parallel"), Place("decoupled", 4)
@@ -112,8 +112,16 @@ def test_our_defaults_are_a_method_with_settings_of_its_own() -> None:
     assert (place.name, place.settings) == ("decoupled, our defaults M=8", "defaults")
     ours, plain = place.cell("tiny", 1), Place("decoupled", 8).cell("tiny", 1)
     assert (ours.momentum_warmup, ours.momentum_cooldown) == (0.1, 0.2)
-    plain_again = replace(ours, momentum_warmup=0.0, momentum_cooldown=0.0, learning_rate=plain.learning_rate)
-    assert plain_again == plain
+    constant = replace(ours, momentum_warmup=0.0, momentum_cooldown=0.0, **PAPER_WINDOW)
+    assert replace(constant, learning_rate=plain.learning_rate) == plain
+
+
+def test_who_waits_for_everybody_keeps_the_papers_window_by_our_defaults() -> None:
+    ours, streaming = (
+        Place(method, 4, settings_of="defaults").cell("tiny", 1) for method in ("decoupled", "streaming")
+    )
+    for name, value in PAPER_WINDOW.items():
+        assert getattr(streaming, name) == value != getattr(ours, name)
 
 
 def test_our_defaults_are_those_of_the_config() -> None:
@@ -121,4 +129,6 @@ def test_our_defaults_are_those_of_the_config() -> None:
     outer = config.outer
     assert (lab.eta, lab.mu) == outer.eta_mu
     assert (lab.momentum_warmup, lab.momentum_cooldown) == (outer.momentum_warmup, outer.momentum_cooldown)
-    assert lab.merge_rule == config.sync.merge_rule
+    sync = config.sync
+    for name in ("merge_rule", *PAPER_WINDOW):
+        assert getattr(lab, name) == getattr(sync, name)
