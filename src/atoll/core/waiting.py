@@ -16,7 +16,7 @@ def grace_ns(
 ) -> int:
     """How long after its K-th header a round may wait for the missing; 0 until that header is there."""
     params = desk.params
-    if params.waits or len(rnd.offered_at_ns) < params.min_quorum:
+    if params.waits or not missing or len(rnd.offered_at_ns) < params.min_quorum:
         return 0  # the verdict does not ask for it
     step_ns = desk.step_ns()
     if params.grace_rule == "slack":
