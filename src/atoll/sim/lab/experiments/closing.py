@@ -40,7 +40,7 @@ from atoll.sim.lab.experiments.common import (
 from atoll.sim.lab.experiments.losses import bars, rank_of, shown_loss
 from atoll.sim.lab.paired import Difference, claim_at_least, interval, interval_of, paired, percent, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
-from atoll.sim.lab.tuned import cell_for, fragments_of
+from atoll.sim.lab.tuned import cell_for, fragments_of, tuned
 
 __all__ = ["CLOSING", "IDEAS", "Closing", "Idea", "Mix", "cell_with", "plain_cell", "share_closed"]
 
@@ -73,6 +73,9 @@ class Idea:
     eta_factor: float = 1.0
     bytes_share: float = 1.0
     """Of the plain settings' bytes; below 1 for an idea that does with fewer."""
+    has_our_rate: bool = False
+    """Whether the learning rate is that of our defaults at this M, which was tried with their momentum, and
+    not that of the plain settings."""
     is_early: bool = False
     """Whether the first quarter of the run has a smaller H, and the rest a larger one."""
 
@@ -143,6 +146,26 @@ IDEAS: tuple[Idea, ...] = (
         changes=(*FOUR_BITS, ("mu", 0.8), WARM_UP, COOL_DOWN),
         bytes_share=0.5,
     ),
+    Idea(
+        name="int4 at a quarter of H, mu 0.7, warm-up and cool-down",
+        kind="often",
+        also=("rounds", "outer"),
+        changes=(*FOUR_BITS, ("mu", 0.7), WARM_UP, COOL_DOWN),
+    ),
+    Idea(
+        name="int8 at half of H, mu 0.8, warm-up and cool-down, our rate",
+        kind="often",
+        also=("rounds", "outer"),
+        changes=(*EIGHT_BITS, ("mu", 0.8), WARM_UP, COOL_DOWN),
+        has_our_rate=True,
+    ),
+    Idea(
+        name="int4 at a quarter of H, mu 0.7, warm-up and cool-down, our rate",
+        kind="often",
+        also=("rounds", "outer"),
+        changes=(*FOUR_BITS, ("mu", 0.7), WARM_UP, COOL_DOWN),
+        has_our_rate=True,
+    ),
     Idea(name="eta to 1, momentum cool-down", kind="outer", changes=(COOL_DOWN,), ideas=Ideas(eta_end=1.0)),
     Idea(name="eta x 1.5", kind="outer", eta_factor=1.5),
 )
@@ -176,11 +199,14 @@ def plain_cell(learners: int, seed: int, size: Size = "tiny") -> Cell:
 def cell_with(plain: Cell, mix: Mix) -> Cell:
     """The default with all these ideas at work, at the H that keeps the bytes equal."""
     batch_factor = math.prod(idea.batch_factor for idea in mix)
+    rate = plain.learning_rate
+    if any(idea.has_our_rate for idea in mix):
+        rate = tuned(plain.task, plain.size, "defaults", plain.learners).learning_rate
     changed = replace(
         plain,
         **dict(change for idea in mix for change in idea.changes),
         batch=plain.batch * batch_factor,
-        learning_rate=plain.learning_rate * math.sqrt(batch_factor),
+        learning_rate=rate * math.sqrt(batch_factor),
         ideas=replace(Ideas(), **_set_ideas(mix)),
     )
     # Rounds that are dearer must be rarer; of fewer steps a larger share must end in a round.

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.closing import CLOSING, IDEAS, Idea, Mix, cell_with, plain_cell, share_closed
 from atoll.sim.lab.report import Report, Request
-from atoll.sim.lab.tuned import cell_for
+from atoll.sim.lab.tuned import cell_for, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 PLAIN = plain_cell(4, 1)
@@ -87,6 +88,15 @@ def test_fewer_bits_travel_more_often_and_plain_averages_have_no_momentum() -> N
     oftener = cell_with(PLAIN, (idea("int2 at an eighth of H, plain averages, rebase"),))
     assert (oftener.interval_steps, oftener.num_fragments, oftener.adopt) == (3, 3, "rebase")
     assert (oftener.eta, oftener.mu, oftener.learning_rate) == (1.0, 0.0, PLAIN.learning_rate)
+
+
+def test_an_idea_may_take_the_rate_that_was_tried_for_our_defaults_at_its_m() -> None:
+    name = "int8 at half of H, mu 0.8, warm-up and cool-down"
+    plain = plain_cell(8, 1)
+    ours, theirs = (cell_with(plain, (idea(name + which),)) for which in (", our rate", ""))
+    assert theirs.learning_rate == plain.learning_rate
+    assert ours.learning_rate == tuned("text", "tiny", "defaults", 8).learning_rate
+    assert replace(ours, learning_rate=theirs.learning_rate) == theirs
 
 
 def test_a_larger_batch_takes_fewer_steps_a_higher_rate_and_a_smaller_interval() -> None:
