@@ -164,14 +164,17 @@ lates = st.lists(
 )
 
 
-@given(lates, st.floats(0.01, 100), st.integers(0, 10_000), st.randoms())
-def test_waiting_by_worth_never_costs_more_than_twice_what_the_late_bring(late, rate, now, rng):
-    until = worth_until_ns(late, rate, now)
-    assert until >= now
+moments = st.integers(0, 10_000)
+
+
+@given(lates, st.floats(0.01, 100), moments, moments, st.randoms())
+def test_waiting_by_worth_never_costs_more_than_twice_what_the_late_bring(late, rate, now, latest, rng):
+    until = worth_until_ns(late, rate, now, latest)
+    assert now <= until <= max(now, latest)
     # Until they are due, and as long again for the last of them: each at most what they would bring.
     assert (until - now) * rate <= 2 * sum(one.tokens for one in late) + 1e-6
     rng.shuffle(late)
-    assert worth_until_ns(late, rate, now) == until
+    assert worth_until_ns(late, rate, now, latest) == until
 
 
 @given(st.floats(0.01, 1), st.lists(durations, min_size=1, max_size=20))

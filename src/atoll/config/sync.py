@@ -31,14 +31,15 @@ class SyncConfig:
     interval_steps: int = 24
     """H: learner steps between two rounds on one fragment."""
     overlap_steps: int = 5
-    """tau: rounds that may gather offers at the same time; by `slack`, also the steps a round may take."""
+    """tau: rounds that may gather offers at the same time, so that none may wait for longer than tau - 1
+    steps; by `slack`, the steps a round may take; in `streaming` with rebase, steps past H before a hold."""
     min_quorum: int = 1
     """K: fewest offers that may merge. 1 favours progress; num_learners is lockstep."""
     grace_rule: GraceRule = "worth"
     """How long a round waits after its K-th header: while the late bring more than waiting costs (`worth`),
-    or for a share of the measured slack, as the paper does (`slack`; its tau is 2, its longest wait 1)."""
+    or for a share of the measured slack (`slack`, the paper's: `overlap_steps` 2, `grace_max_steps` 1)."""
     grace_max_steps: float = 4.0
-    """Longest wait after the K-th header by either rule, in steps."""
+    """Longest wait after the K-th header by either rule, in steps; 0 never waits."""
     grace_fraction: float = 0.8
     """gamma: by `slack`, the share of the slack that is spent waiting; 0 never waits."""
     averaging: float = 0.2
@@ -115,7 +116,7 @@ _RULES: Mapping[str, Rule] = {
     "min_quorum": whole("A round would merge without a single offer.", at_least=1),
     "grace_rule": one_of(GRACE_RULES, "Nobody could say when a round closes."),
     "grace_fraction": number("The grace window would not fit into the slack.", at_least=0, below=1),
-    "grace_max_steps": number("Nobody would be waited for.", above=0, at_most=params.MAX_GRACE_STEPS),
+    "grace_max_steps": number("No window is that long.", at_least=0, at_most=params.MAX_GRACE_STEPS),
     "averaging": number("The moving averages would never follow what is measured.", above=0, at_most=1),
     "adopt": one_of(params.ADOPT_MODES, "Learners would not know how to take in a published fragment."),
     "blend_alpha": number("Learners would not come together.", at_least=0, below=1),

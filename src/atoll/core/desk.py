@@ -49,6 +49,11 @@ class Desk:
             if s.heard_ns >= since_ns and s.echo_ns >= since_ns and not s.left
         ]
 
+    def may_offer(self, session: Session, p: int) -> bool:
+        """Not while the version that contains its last offer is still on its way to it."""
+        held = self.state.contributions.get((session.name, p))
+        return held is None or session.holdings[p].version >= held.version
+
     def step_ns(self) -> int:
         """xi_step: the median step time of the learners."""
         return median_ns([s.step_ns for s in self.sessions.values() if s.step_ns and not s.left])

@@ -60,11 +60,15 @@ class Session:
     """Upward, from header to body."""
     pace: MovingAverage = field(init=False)
     """How long its steps take."""
+    round_trip: MovingAverage = field(init=False)
+    """From a beat to the report that echoes it, as from an ask to its header: both ways, and on average half
+    a step."""
 
     def __post_init__(self) -> None:
         self.transit = MovingAverage(self.averaging)
         self.ns_per_byte = MovingAverage(self.averaging)
         self.pace = MovingAverage(self.averaging)
+        self.round_trip = MovingAverage(self.averaging)
 
     def take(self, report: Report, now_ns: int) -> None:
         """Believe the newest report."""
@@ -74,7 +78,16 @@ class Session:
                 self.pace.add(report.step_ns)
         self.sequence, self.clock, self.tokens = report.sequence, report.clock, report.tokens
         self.step_ns, self.held_on, self.holdings = report.step_ns, report.held_on, report.holdings
-        self.echo_ns = max(self.echo_ns, report.echo_ns)
+        if report.echo_ns > self.echo_ns:
+            self.round_trip.add(max(0, now_ns - report.echo_ns))
+            self.echo_ns = report.echo_ns
+
+    def due_ns(self, asked_ns: int) -> float:
+        """When its answer to an ask should be here: at the end of the step that it is in, but not before it
+        can have heard the ask, nor more than a step after that."""
+        step_ns = self.pace.value
+        heard_ns = asked_ns + max(0.0, self.round_trip.value - step_ns / 2)
+        return min(max(self.moved_ns + step_ns, heard_ns), heard_ns + step_ns)
 
     def is_connected(self, now_ns: int, alive_ns: int) -> bool:
         """Whether both directions were proven recently."""

@@ -63,7 +63,7 @@ class Rounds:
         desk, params = self.desk, self.desk.params
         if p in self.open or self.num_gathering() >= params.overlap_steps:
             return False
-        ready = sum(1 for s in counted if s.holdings[p].steps >= min_steps and self._may_offer(s, p))
+        ready = sum(1 for s in counted if s.holdings[p].steps >= min_steps and desk.may_offer(s, p))
         if ready < params.min_quorum:
             return False
         rnd = Round(
@@ -81,11 +81,6 @@ class Rounds:
             self._ask(rnd, session, now_ns)
         desk.out.append(do.SetTimer(f"round:{p}", rnd.deadline_ns))
         return True
-
-    def _may_offer(self, session: Session, p: int) -> bool:
-        """Not while the version that contains its last offer is still on its way to it."""
-        held = self.desk.state.contributions.get((session.name, p))
-        return held is None or session.holdings[p].version >= held.version
 
     def _ask(self, rnd: Round, session: Session, now_ns: int, *, want_body: bool = False) -> None:
         desk = self.desk

@@ -246,13 +246,15 @@ class SyncerByHand:
         steps: int = 4,
         held_on: int = -1,
         tokens: int = 0,
+        origin: int = 0,
     ) -> list[do.Command]:
         """A report of a learner that holds these versions; all current ones unless told otherwise."""
         fragments = self.machine.desk.state.fragments
         if versions is None:
             versions = [f.version for f in fragments] or [msg.NO_VERSION] * self.params.num_fragments
         holdings = tuple(
-            msg.Holding(v, digest(v, p) if v >= 0 else "", 0, steps, 0, 0, 0) for p, v in enumerate(versions)
+            msg.Holding(v, digest(v, p) if v >= 0 else "", origin, steps, 0, 0, 0)
+            for p, v in enumerate(versions)
         )
         self.sequences[name] = self.sequences.get(name, 0) + 1
         return self.hear(

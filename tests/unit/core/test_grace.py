@@ -59,8 +59,8 @@ def test_slack_is_never_negative():
 NOW, RATE = 1000, 3.0
 
 
-def until(*late: Late) -> int:
-    return worth_until_ns(late, RATE, NOW)
+def until(*late: Late, latest_ns: int = 99_999) -> int:
+    return worth_until_ns(late, RATE, NOW, latest_ns)
 
 
 def test_one_who_brings_more_than_waiting_costs_is_waited_for_and_a_little_longer():
@@ -97,7 +97,15 @@ def test_nobody_late_is_nobody_to_wait_for():
 
 
 def test_where_waiting_costs_nothing_all_are_waited_for_up_to_a_step():
-    assert worth_until_ns([Late(1, due_ns=1500, step_ns=700)], 0.0, NOW) == 2200
+    assert worth_until_ns([Late(1, due_ns=1500, step_ns=700)], 0.0, NOW, 99_999) == 2200
+
+
+def test_nobody_is_waited_for_beyond_the_latest_moment_nor_in_vain_until_it():
+    one = Late(9000, due_ns=1100, step_ns=500)
+    assert until(one, latest_ns=1200) == 1200
+    assert until(one, latest_ns=1100) == 1100
+    assert until(one, latest_ns=1099) == NOW
+    assert until(one, latest_ns=900) == NOW
 
 
 def test_the_median_is_the_lower_of_two_middles_and_so_a_real_sample():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from atoll.core import commands as do
 from atoll.core import messages as msg
 from atoll.core.params import SECOND
-from atoll.core.records import RoundRecord
+from atoll.core.records import Contribution, RoundRecord
 from tests.unit.core.by_hand import (
     SyncerByHand,
     contributor,
@@ -147,55 +148,131 @@ def test_a_learner_that_leaves_is_not_waited_for_and_its_offer_counts():
 
 # Waiting for the late, by worth
 
+ORIGIN = 5000
+"""Tokens that everybody had trained before its base, and which no offer would bring."""
+
 
 def waiting(step_tokens: int, **values: Any) -> tuple[SyncerByHand, dict[str, msg.Ask]]:
     """A round of a, b and c, each in a step that began now and takes a second; a trains ten tokens a step."""
-    hand = running(
-        "a", "b", "c", **({"min_quorum": 1, "grace_rule": "worth", "grace_max_steps": 4.0} | values)
-    )
+    usual = {"min_quorum": 1, "grace_rule": "worth", "grace_max_steps": 4.0, "overlap_steps": 5}
+    hand = running("a", "b", "c", **(usual | values))
     asks: dict[str, msg.Ask] = {}
     for clock in (1, 2):
+        hand.now_ns += SECOND
         for name in "abc":
-            commands = hand.report(name, clock, tokens=clock * step_tokens)
+            commands = hand.report(name, clock, tokens=ORIGIN + clock * step_tokens, origin=ORIGIN)
             asks |= {to: asked[-1] for to in "abc" if (asked := sent(commands, msg.Ask, to))}
+    for session in hand.machine.desk.sessions.values():
+        session.round_trip.value = SECOND / 2  # nobody is far away
     return hand, asks
+
+
+def closed_without(commands: Sequence[do.Command], *names: str) -> bool:
+    return notes(commands, "closed") == [f"grace window over, closed without {list(names)}"]
+
+
+def wakes_after_ns(hand: SyncerByHand, commands: Sequence[do.Command]) -> int:
+    """How long from now the round will wait."""
+    assert notes(commands, "closed") == []
+    return only(commands, do.SetTimer)[-1].at_ns - hand.now_ns
 
 
 def test_a_round_waits_for_those_who_bring_more_than_waiting_costs():
     hand, asks = waiting(step_tokens=10)  # each of them holds 20; a second of a's costs 10
     hand.now_ns += SECOND // 2
     commands = hand.hear(hand.header(asks["a"], "a"))
-    assert notes(commands, "closed") == []
     # Due in half a second; if they do not come, until being late has cost 20 or lasted a step.
-    assert only(commands, do.SetTimer)[-1] == do.SetTimer("round:1", hand.now_ns + 3 * SECOND // 2)
-    commands = hand.fire("round:1", 3 * SECOND // 2)
-    assert notes(commands, "closed") == ["grace window over, closed without ['b', 'c']"]
+    assert wakes_after_ns(hand, commands) == 3 * SECOND // 2
+    assert closed_without(hand.fire("round:1", 3 * SECOND // 2), "b", "c")
+
+
+def test_the_longest_window_begins_with_the_kth_header():
+    hand, asks = waiting(step_tokens=1000, min_quorum=2, grace_max_steps=1.25)
+    hand.hear(hand.header(asks["a"], "a"))
+    hand.now_ns += SECOND // 2
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["b"], "b"))) == 5 * SECOND // 4
 
 
 def test_a_round_does_not_wait_for_those_who_bring_too_little():
     hand, asks = waiting(step_tokens=2)  # each holds 4, both 8; until they are due a trains 10
-    commands = hand.hear(hand.header(asks["a"], "a"))
-    assert notes(commands, "closed") == ["grace window over, closed without ['b', 'c']"]
+    assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
+
+
+def test_tokens_of_an_offer_are_spread_over_its_steps():
+    hand, asks = waiting(step_tokens=2)
+    header = hand.header(asks["a"], "a", steps=2)  # ten tokens in two steps: a trains 5 until they are due
+    assert wakes_after_ns(hand, hand.hear(header)) > 0
+
+
+def test_a_heartbeat_in_the_middle_of_a_step_does_not_begin_another():
+    hand, asks = waiting(step_tokens=10)
+    hand.now_ns += SECOND // 2
+    for name in "bc":
+        hand.report(name, 2, tokens=ORIGIN + 20, origin=ORIGIN)
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) == 3 * SECOND // 2
+
+
+def test_a_single_long_step_moves_the_pace_by_its_share():
+    hand, asks = waiting(step_tokens=1000)
+    for name in "bc":
+        hand.machine.desk.sessions[name].pace.add(2 * SECOND)  # 1.2 s at an averaging of 0.2
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) == 12 * SECOND // 10 * 2
 
 
 def test_a_round_does_not_wait_for_those_who_stand_still():
     hand, asks = waiting(step_tokens=1000)
     hand.now_ns += 2 * SECOND  # their steps take a second, and have lasted two
-    commands = hand.hear(hand.header(asks["a"], "a"))
-    assert notes(commands, "closed") == ["grace window over, closed without ['b', 'c']"]
+    assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
 
 
-def test_a_round_waits_no_longer_than_the_longest_window():
-    hand, asks = waiting(step_tokens=1000, grace_max_steps=0.25)
-    commands = hand.hear(hand.header(asks["a"], "a"))
-    assert only(commands, do.SetTimer)[-1] == do.SetTimer("round:1", hand.now_ns + SECOND // 4)
+def test_a_round_waits_no_longer_than_the_longest_window_and_not_in_vain():
+    hand, asks = waiting(step_tokens=1000, grace_max_steps=1.25)
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) == 5 * SECOND // 4
+    hand, asks = waiting(step_tokens=1000, grace_max_steps=0.25)  # they are due in a second
+    assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
+
+
+def test_rounds_that_wait_leave_room_for_those_that_fall_due_meanwhile():
+    hand, asks = waiting(step_tokens=1000, overlap_steps=2)
+    hand.now_ns += SECOND // 2
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) == SECOND
+
+
+def test_a_round_does_not_wait_for_those_who_are_too_far_away():
+    hand, asks = waiting(step_tokens=1000)
+    for name in "bc":
+        hand.machine.desk.sessions[name].round_trip.value = 9 * SECOND
+    assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
+
+
+def test_a_round_does_not_wait_for_ever_for_one_that_steps_on_and_does_not_answer():
+    hand, asks = waiting(step_tokens=1000)
+    for clock in (3, 4):
+        hand.now_ns += SECOND
+        for name in "bc":
+            hand.report(name, clock, tokens=ORIGIN + clock * 1000, origin=ORIGIN)
+    assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
+
+
+def test_a_round_does_not_wait_for_one_that_will_abstain():
+    hand, asks = waiting(step_tokens=1000)
+    contributions = hand.machine.desk.state.contributions
+    for name in "bc":  # the version with their last offer has not reached them yet
+        contributions[name, 1] = Contribution(1, ORIGIN, 0)
+    assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
+
+
+def test_one_wrong_pace_does_not_make_waiting_dear_for_all():
+    hand, asks = waiting(step_tokens=100)
+    hand.machine.desk.sessions["a"].pace.value = 1.0
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) > 0
 
 
 def test_waiting_ends_when_all_have_come_or_the_rest_is_no_longer_worth_it():
     hand, asks = waiting(step_tokens=10)
     hand.hear(hand.header(asks["a"], "a"))
     commands = hand.hear(hand.header(asks["b"], "b"))  # c brings 20 in a second that costs a and b 20
-    assert notes(commands, "closed") == ["grace window over, closed without ['c']"]
+    assert closed_without(commands, "c")
 
     hand, asks = waiting(step_tokens=11)
     hand.hear(hand.header(asks["a"], "a"))
