@@ -43,7 +43,11 @@ def _late(rnd: Round, missing: Sequence[str], desk: Desk, now_ns: int) -> list[L
         step_ns = session.pace.value
         if now_ns < session.moved_ns + STILL_STEPS * step_ns and desk.may_offer(session, p):
             found.append(
-                Late(session.tokens - session.holdings[p].origin, session.due_ns(rnd.opened_ns), step_ns)
+                Late(
+                    session.tokens - max(0, session.holdings[p].origin),
+                    session.due_ns(rnd.opened_ns),
+                    step_ns,
+                )
             )
     return found
 

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from atoll.config import RunConfig
+from atoll.config import RunConfig, toml
 from atoll.errors import ConfigError, StoreError
 from atoll.runtime.store.files import Files
 
@@ -83,14 +83,26 @@ def check_kept(run_dir: Path, kept: str | None, config: RunConfig) -> None:
 
 def read_settings(run_dir: Path) -> RunConfig:
     """The settings of a run, from its directory."""
+    path = run_dir / CONFIG
     try:
-        return RunConfig.from_toml(run_dir / CONFIG)
+        text = toml.read(path)
+        return RunConfig.from_tables(_of_today(toml.parse(text, str(path)), is_resolved=SEAL in text))
     except ConfigError as error:
         raise StoreError(
-            error.what,
+            error.what if str(path) in error.what else f"{path}: {error.what}",
             "Without its settings the run can be neither rebuilt nor continued.",
             f"Restore {run_dir / CONFIG} from a copy, or write the settings of the run into it again.",
         ) from error
+
+
+def _of_today(tables: dict[str, Any], *, is_resolved: bool) -> dict[str, Any]:
+    """The settings of a run that began under an older Atoll, in today's words: a default that has changed
+    since must not change a run that goes on. A file that people wrote names only what they want."""
+    sync = tables.get("sync")
+    if is_resolved and isinstance(sync, dict) and "grace_rule" not in sync:
+        older = {name: value for name, value in sync.items() if (name, value) != ("grace_min_steps", 0)}
+        return tables | {"sync": older | {"grace_rule": "slack"}}
+    return tables
 
 
 def is_as_written(run_dir: Path) -> bool:

@@ -244,7 +244,7 @@ def _why_overlap(plan: Plan) -> str:
     if best.staleness:
         return f"{text}; we allow a quarter of H, so that merges are {best.staleness} steps late (ours)."
     if best.way_steps < best.candidate.overlap:
-        return f"{text}; {best.candidate.overlap}, as in the paper, leaves room for the grace window."
+        return f"{text}; {best.candidate.overlap}, as in the paper, leaves room for a grace window of a step."
     return f"{text}, so that nothing is late."
 
 

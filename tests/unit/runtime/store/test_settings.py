@@ -14,7 +14,7 @@ from atoll.config import BudgetConfig, RunConfig
 from atoll.errors import StoreError
 from atoll.runtime.fsck import check_store
 from atoll.runtime.store import RunStore, read_run
-from atoll.runtime.store.settings import edits, fixed, is_as_written
+from atoll.runtime.store.settings import edits, fixed, is_as_written, read_settings
 from tests.unit.runtime.store.driver import Driver, config, reload
 
 USUAL = f"momentum = {RunConfig().outer.momentum}"
@@ -86,3 +86,19 @@ def test_fsck_names_the_edited_setting_even_in_a_file_without_its_digest(run_dir
     assert problem == f"run.db: the run was started with outer.{USUAL}, and config.toml says 0.5."
     (run_dir / "config.toml").write_text(text)
     assert check_store(run_dir).ok
+
+
+def test_a_run_of_an_older_atoll_goes_on_by_the_rules_that_it_began_with(run_dir):
+    RunStore.open(run_dir, config()).close()
+    assert read_settings(run_dir).sync.grace_rule == "worth"
+    edit(run_dir, 'grace_rule = "worth"\n', "grace_min_steps = 0.0\n")
+    assert read_settings(run_dir).sync.grace_rule == "slack"
+    edit(run_dir, "grace_min_steps = 0.0\n", "grace_min_steps = 1.0\n")
+    with pytest.raises(StoreError, match="grace_min_steps"):
+        read_settings(run_dir)
+
+
+def test_a_config_that_people_wrote_has_todays_defaults(run_dir):
+    run_dir.mkdir()
+    (run_dir / "config.toml").write_text("[sync]\nmin_quorum = 2\n")
+    assert read_settings(run_dir).sync.grace_rule == "worth"
