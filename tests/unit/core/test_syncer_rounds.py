@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from atoll.core import commands as do
 from atoll.core import messages as msg
+from atoll.core.grace import MovingAverage
 from atoll.core.params import SECOND
 from atoll.core.records import Contribution, RoundRecord
 from tests.unit.core.by_hand import (
@@ -186,11 +190,18 @@ def test_a_round_waits_for_those_who_bring_more_than_waiting_costs():
     assert closed_without(hand.fire("round:1", 3 * SECOND // 2), "b", "c")
 
 
-def test_the_longest_window_begins_with_the_kth_header():
-    hand, asks = waiting(step_tokens=1000, min_quorum=2, grace_max_steps=1.25)
+@pytest.mark.parametrize(("most_steps", "wait_ns"), [(1.25, 5 * SECOND // 4), (4.0, 3 * SECOND // 2)])
+def test_the_window_begins_with_the_kth_header_and_ends_when_the_late_are_given_up(most_steps, wait_ns):
+    hand, asks = waiting(step_tokens=1000, min_quorum=2, grace_max_steps=most_steps)
     hand.hear(hand.header(asks["a"], "a"))
-    hand.now_ns += SECOND // 2
-    assert wakes_after_ns(hand, hand.hear(hand.header(asks["b"], "b"))) == 5 * SECOND // 4
+    hand.now_ns += SECOND // 2  # c is due in half a second, and given up a second later
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["b"], "b"))) == wait_ns
+
+
+def test_after_the_last_offer_of_a_run_waiting_costs_nothing():
+    hand, asks = waiting(step_tokens=2)
+    hand.machine.rounds.open[1].is_drain = True
+    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) == 2 * SECOND
 
 
 def test_a_round_does_not_wait_for_those_who_bring_too_little():
@@ -205,11 +216,26 @@ def test_tokens_of_an_offer_are_spread_over_its_steps():
 
 
 def test_a_heartbeat_in_the_middle_of_a_step_does_not_begin_another():
-    hand, asks = waiting(step_tokens=10)
+    hand, _ = waiting(step_tokens=10)
+    session = hand.machine.desk.sessions["b"]
+    began_ns, samples = session.moved_ns, session.pace.num_samples
     hand.now_ns += SECOND // 2
-    for name in "bc":
-        hand.report(name, 2, tokens=ORIGIN + 20, origin=ORIGIN)
-    assert wakes_after_ns(hand, hand.hear(hand.header(asks["a"], "a"))) == 3 * SECOND // 2
+    hand.report("b", 2, tokens=ORIGIN + 20, origin=ORIGIN)
+    assert (session.moved_ns, session.pace.num_samples) == (began_ns, samples)
+    hand.report("b", 3, tokens=ORIGIN + 30, origin=ORIGIN)
+    assert (session.moved_ns, session.pace.num_samples) == (hand.now_ns, samples + 1)
+
+
+def test_how_far_away_a_learner_is_follows_from_the_beats_that_it_echoes():
+    hand, _ = waiting(step_tokens=10)
+    session = hand.machine.desk.sessions["b"]
+    session.round_trip = MovingAverage(0.2)
+    late = msg.Report("b", 1, 1, 99, 3, 30, SECOND, 0, -1, hand.now_ns + SECOND, session.holdings)
+    hand.now_ns += 4 * SECOND
+    hand.hear(late)
+    assert (session.round_trip.value, session.round_trip.num_samples) == (3 * SECOND, 1)
+    hand.hear(replace(late, sequence=100))  # the same beat once more tells nothing
+    assert session.round_trip.num_samples == 1
 
 
 def test_a_single_long_step_moves_the_pace_by_its_share():
@@ -221,7 +247,8 @@ def test_a_single_long_step_moves_the_pace_by_its_share():
 
 def test_a_round_does_not_wait_for_those_who_stand_still():
     hand, asks = waiting(step_tokens=1000)
-    hand.now_ns += 2 * SECOND  # their steps take a second, and have lasted two
+    for name in "bc":  # their steps take a second, and have lasted two when the round opens
+        hand.machine.desk.sessions[name].moved_ns -= 2 * SECOND
     assert closed_without(hand.hear(hand.header(asks["a"], "a")), "b", "c")
 
 
