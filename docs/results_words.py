@@ -53,8 +53,8 @@ SECTIONS: Mapping[str, Planned] = {
         "Half of the learners are slower: by 18 %, by 2x, by 4x. What do quorum and grace window make of it?"
     ),
     "grace": Planned(
-        "Some answer late. How long should a round wait for them: as the paper does, longer, or for those who "
-        "are worth it?"
+        "Some answer late. How long should a round wait: as the paper does, longer, or for those who are worth "
+        "it?"
     ),
     "scavenging": Planned(
         "Extra learners come for half of the work. How much time is saved, and at what loss?"
@@ -254,14 +254,13 @@ whose factor the other methods take: these are less well tuned there. Each metho
 one with learners takes at least an example for each of them, which Data-Parallel need not.
 
 Our defaults have momentum that rises over the first tenth of a run and falls to 0 over the last fifth,
-learning rates that were tried with it, and rounds that wait for the late by worth (grace); else they are the
-settings of Decoupled. Momentum's schedule was found by closing-the-gap when most experiments had been run, and
-the rule for the late after that: learning rates were chosen with the paper's window, and what else was run with
-it is listed ([to be run again](#to-be-run-again)); in a calm fleet it makes no difference that could be seen.
- `rates`, `parity` and `vision` were run again by our
-defaults, which the other methods were given there too, with the learning rate that suits Decoupled; `moe` and
-`failures` are to be ([to be run again](#to-be-run-again)). All other tables have constant momentum, and what
-they call the default is that.
+learning rates that were tried with it, and rounds that wait for the late by worth ([grace](#grace)); else
+they are the settings of Decoupled. Momentum's schedule was found by closing-the-gap when most experiments had
+been run, the rule for the late after that. Learning rates of our defaults were chosen with the paper's
+window; where learners are alike the two windows do nearly the same. Other methods by our defaults have the
+schedule of momentum and the learning rate that suits Decoupled. What was run with older settings is listed
+([to be run again](#to-be-run-again)). Tables that do not speak of our defaults have constant momentum and the
+paper's window, and what they call the default is that.
 
 Arms that claims of a fraction of a percent rest on were first given ten seeds at `tiny`, and most of those
 claims stayed open. In `parity` and `vision` they were then given twenty, all at once, and the verdicts there

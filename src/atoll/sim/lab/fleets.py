@@ -83,7 +83,7 @@ def schedule_of(cell: Cell) -> Schedule:
     """
     cell = cell.plain()
     work_s = _work_s(cell)
-    until_s = SPARE * work_s + LEAST_S
+    until_s = SPARE * work_s * _slowed(cell) + LEAST_S
     names = [learner_name(number) for number in range(cell.learners + cell.fleet.extra)]
     drawn = _drawn(cell, until_s) if cell.fleet.chips else {}
     leave_s = _leave_s(cell)
@@ -129,6 +129,14 @@ def _speeds(cell: Cell) -> tuple[float, ...]:
     num_learners = cell.learners + cell.fleet.extra
     speeds = cell.fleet.speeds[:num_learners]
     return speeds + (1.0,) * (num_learners - len(speeds))
+
+
+def _slowed(cell: Cell) -> float:
+    """How many times longer the work may take because all wait for the slowest; failures are drawn up to the
+    end of the schedule, so theirs stays where it was."""
+    if cell.method not in ("streaming", "diloco") or cell.fleet.chips:
+        return 1.0
+    return max(_speeds(cell)) / min(_speeds(cell))
 
 
 def _tokens_per_s(cell: Cell, num_learners: int) -> float:

@@ -106,6 +106,12 @@ def test_a_schedule_lasts_long_after_the_work_is_done() -> None:
     assert schedule_of(slow).until_s > 3 * 4 * 1_600
 
 
+def test_who_waits_for_a_slow_learner_is_given_the_time_for_it() -> None:
+    one_slow = Fleet(speeds=(1.0, 1.0, 1.0, 0.1))
+    decoupled, streaming = (cell(method=method, fleet=one_slow) for method in ("decoupled", "streaming"))
+    assert schedule_of(streaming).until_s > 10 * 1_600 > schedule_of(decoupled).until_s
+
+
 def test_a_fleet_that_could_never_do_the_work_is_refused() -> None:
     hopeless = Fleet(step_s=5.0, chips=100_000_000, mtbi_s=YEAR)
     with pytest.raises(ConfigError, match="100000000 chips"):
