@@ -53,8 +53,8 @@ SECTIONS: Mapping[str, Planned] = {
         "Half of the learners are slower: by 18 %, by 2x, by 4x. What do quorum and grace window make of it?"
     ),
     "grace": Planned(
-        "Some answer late. How long should a round wait: as the paper does, longer, or for those who are worth "
-        "it?"
+        "Some answer late. How long should a round wait: as the paper does, longer, or for those who are "
+        "worth it?"
     ),
     "scavenging": Planned(
         "Extra learners come for half of the work. How much time is saved, and at what loss?"

@@ -103,7 +103,7 @@ class ScaleResult:
                 "participation",
                 self.participation,
                 model.participation,
-                "a pause also misses the rounds at its edges",
+                "a pause misses the rounds at its edges, unless they wait for it",
             ),
             (
                 "merges per hour",
