@@ -140,7 +140,8 @@ def _report(screened: Rows, rows: Rows) -> Report:
         claims=(*(_claim(rows, fleet) for fleet in FLEETS), _close_claim(rows)),
         notes=(
             "All by our defaults but for tau and the window. Streaming waits for everybody.",
-            f"The windows were screened at {SCREEN_SEEDS} seeds that no claim uses, which chose our default.",
+            f"The windows were screened at {SCREEN_SEEDS} seeds that no claim uses; our rule was made with "
+            "the first of them in view.",
         ),
         figures={f"{fleet}, percent": _against(rows, fleet, OURS).mean for fleet in FLEETS},
     )
