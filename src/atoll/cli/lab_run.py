@@ -23,7 +23,7 @@ from atoll.observe.lab_pictures import draw
 from atoll.observe.lab_tables import render, render_claims
 from atoll.sim.lab import bench
 from atoll.sim.lab.bench import CellError, Progress, describe
-from atoll.sim.lab.cell import VERSION, Row
+from atoll.sim.lab.cell import Row
 from atoll.sim.lab.estimate import Costs, Meter, Plan, plans
 from atoll.sim.lab.report import Experiment, Report, Request
 from atoll.sim.lab.shelf import Shelf, write_whole
@@ -141,7 +141,6 @@ class Session:
             "experiment": name,
             "size": self.request.size,
             "seeds": self.request.seeds,
-            "version": VERSION,
             "command": self.commands[name],
             "cells": len(trained),
             "cpu_s": sum(trained.values()),

@@ -116,7 +116,7 @@ def parts(count: int, window: int, train_bytes: int, heldout_bytes: int) -> tupl
 
 
 @lru_cache(maxsize=1)
-def augmented_digits() -> Split[Images]:
+def augmented_digits(heldout_variants: int = HELDOUT_VARIANTS) -> Split[Images]:
     """The digits shifted, turned, zoomed and made noisy: many variants of each, always the same ones.
 
     1,437 images to train on are soon known by heart. Sides are those of the plain digits: no image has
@@ -124,7 +124,7 @@ def augmented_digits() -> Split[Images]:
     """
     plain_train, plain_heldout = _digits(None)
     train = _varied(plain_train, TRAIN_VARIANTS, seed=1)
-    heldout = _varied(plain_heldout, HELDOUT_VARIANTS, seed=2)
+    heldout = _varied(plain_heldout, heldout_variants, seed=2)
     shuffled = order.permutation(len(heldout), 0)
     return Split(train, Images(heldout.pixels[shuffled], heldout.labels[shuffled]))
 

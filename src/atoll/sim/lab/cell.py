@@ -14,12 +14,13 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from atoll.errors import ConfigError
 
 __all__ = [
-    "METHODS", "PYTHON", "SIZES", "TASKS", "VERSION", "Cell", "Fleet", "Ideas", "Method", "Row", "Size",
+    "METHODS", "PYTHON", "SIZES", "TASKS", "VERSIONS", "Cell", "Fleet", "Ideas", "Method", "Row", "Size",
     "Task",
 ]  # fmt: skip
 
@@ -32,8 +33,9 @@ SIZES: tuple[Size, ...] = get_args(Size)
 
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 """The text is the standard library's own, which every minor version writes anew."""
-VERSION = 3
-"""Counted up when the same settings give other bits; rows of another version are not found again."""
+VERSIONS: Mapping[Task, int] = MappingProxyType({"text": 3, "moe": 3, "vision": 4})
+"""By task: counted up when the same settings give other bits or are scored on other data; rows of another
+version are not found again."""
 
 
 RETIRED = (("grace_min_steps", 0.0),)
@@ -133,11 +135,11 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Names the cell on disk: a digest of what its plain settings have changed, and of the lab's version.
+        """Names the cell on disk: a digest of what its plain settings have changed, and of its task's version.
 
         A setting at its default is left out, so that one more setting in the lab does not rename every cell.
         """
-        text = json.dumps([VERSION, _changed(self.plain())], sort_keys=True)
+        text = json.dumps([VERSIONS[self.task], _changed(self.plain())], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def plain(self) -> Cell:
@@ -238,7 +240,7 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `Row.of` makes them a row again."""
-        return {**asdict(self), "key": self.cell.key, "version": VERSION}
+        return {**asdict(self), "key": self.cell.key, "version": VERSIONS[self.cell.task]}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Row:

@@ -27,6 +27,9 @@ TRAIN_BYTES = {"0.05M": 4_000_000, "tiny": 4_000_000}
 """Of text to read; for larger models all there is."""
 ALL_BYTES = 32_000_000
 HELDOUT_BYTES = 128_000
+HELDOUT_VARIANTS = 64
+"""Of every held-out digit. With eight, which images happened to be there moved the difference of two runs by
+1.1 % (standard error, seed 3); with these by 0.4 %. On 128,000 bytes of text it is 0.15 %."""
 REACH = torch.arange(WINDOW + 1)
 """A window and the byte after it."""
 
@@ -118,7 +121,7 @@ def data_of(cell: Cell) -> tuple[list[Stream], Examples]:
 @lru_cache(maxsize=2)
 def _load(task: Task, size: Size) -> Sides:
     if task == "vision":
-        split = examples.augmented_digits()
+        split = examples.augmented_digits(HELDOUT_VARIANTS)
         return Sides(*(Data(side.pixels, side.labels) for side in (split.train, split.heldout)))
     texts = text.read(None, TRAIN_BYTES.get(size, ALL_BYTES), HELDOUT_BYTES)
     return Sides(_joined(texts.train), _joined(texts.heldout))

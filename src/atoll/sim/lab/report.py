@@ -37,14 +37,13 @@ class Request:
     seeds: int = 5
     """Paired repetitions: seeds 1 to this."""
 
-    @property
-    def fine_seeds(self) -> int:
-        """Of the arms that claims of a fraction of a percent rest on.
+    def fine_seeds(self, times: int = FINE) -> int:
+        """Of the arms that claims of a fraction of a percent rest on: so many times the seeds.
 
         Two runs of one seed at `tiny` that differ in little more than rounding may end 0.5 % apart: then five
         pairs tell 0.6 %, twenty 0.23 %. Larger models cost too much for that, and one seed is a first look.
         """
-        return FINE * self.seeds if self.size == "tiny" and self.seeds > 1 else self.seeds
+        return times * self.seeds if self.size == "tiny" and self.seeds > 1 else self.seeds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

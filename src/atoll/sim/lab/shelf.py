@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.errors import AtollError, StoreError
-from atoll.sim.lab.cell import PYTHON, VERSION, Cell, Row
+from atoll.sim.lab.cell import PYTHON, VERSIONS, Cell, Row
 
 __all__ = ["Shelf", "check_writable", "write_whole"]
 
@@ -168,9 +168,11 @@ def _believed(file: Path) -> Row:
 
 def _row_of(values: Mapping[str, Any], key: str) -> Row:
     """The row that these values give, if it is of this version and about the settings that the key names."""
-    if values["version"] != VERSION:
-        raise StoreError(f"it is of version {values['version']} of the lab, and this is {VERSION}.")
     row = Row.of(values)
+    if values["version"] != (version := VERSIONS[row.cell.task]):
+        raise StoreError(
+            f"it is of version {values['version']} of the lab's {row.cell.task}, and this is {version}."
+        )
     if row.python != PYTHON:
         raise StoreError(
             f"its text was the library of Python {row.python or '(unknown)'}, and this is {PYTHON}."

@@ -82,3 +82,4 @@ def test_pictures_come_with_what_they_show():
     assert taken.inputs.shape == (4, 1, 8, 8)
     assert taken.targets.shape == (4,)
     assert set(heldout.targets.tolist()) == set(range(10))
+    assert len(heldout.targets) == 64 * 357

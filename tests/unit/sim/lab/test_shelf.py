@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import StoreError
-from atoll.sim.lab.cell import PYTHON, VERSION, Cell, Fleet
+from atoll.sim.lab.cell import PYTHON, VERSIONS, Cell, Fleet
 from atoll.sim.lab.shelf import Shelf, check_writable, write_whole
 from tests.unit.sim.lab.fakes import cell_at
 from tests.unit.sim.lab.made_up import made_up
 
 CELL = cell_at("decoupled", 4, 1, fleet=Fleet(speeds=(1.0, 0.5)))
+VERSION = VERSIONS[CELL.task]
 
 
 def file_of(path: Path, cell: Cell) -> Path:
@@ -109,6 +110,17 @@ def test_a_file_that_cannot_be_believed_is_left_out_with_one_sentence_and_writte
     assert "left out" in said[0]
     shelf.put(made_up(CELL))
     assert shelf.find(CELL) == made_up(CELL)
+
+
+def test_rows_of_one_task_outlive_a_new_version_of_another(tmp_path, monkeypatch):
+    images = replace(CELL, task="vision")
+    shelf, said = shelf_at(tmp_path)
+    for cell in (CELL, images):
+        shelf.put(made_up(cell))
+    monkeypatch.setattr("atoll.sim.lab.cell.VERSIONS", {**VERSIONS, "vision": VERSIONS["vision"] + 1})
+    assert shelf.find(CELL) is not None
+    assert shelf.find(images) is None
+    assert said == []
 
 
 def test_rows_of_another_python_are_not_taken_and_are_counted(tmp_path):

@@ -91,7 +91,7 @@ class Bits:
             )
             for wire in WIRES
         }  # fmt: skip
-        rows = yield from ask(arms, request.seeds, FINE, request.fine_seeds)
+        rows = yield from ask(arms, request.seeds, FINE, request.fine_seeds())
         return _report(rows)
 
 

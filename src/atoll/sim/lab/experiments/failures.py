@@ -62,7 +62,7 @@ class Failures:
             DEATHS: decoupled(fleet=DYING),
             FRESH: decoupled(fleet=replace(DYING, loses_moments=True)),
         }
-        rows = yield from ask(arms, request.seeds, (STEADY, PAUSES), request.fine_seeds)
+        rows = yield from ask(arms, request.seeds, (STEADY, PAUSES), request.fine_seeds())
         return _report(rows)
 
 

@@ -97,7 +97,7 @@ class Grace:
             (fleet, arm): _arm(fleet, arm, request.size) for fleet in FLEETS for arm in compared_on(fleet)
         }
         fine = [(CALM, PAPER), (CALM, OURS)]
-        rows = yield from ask(arms, request.seeds, fine, request.fine_seeds)
+        rows = yield from ask(arms, request.seeds, fine, request.fine_seeds())
         return _report(screened, rows)
 
 

@@ -78,7 +78,7 @@ class MixedHardware:
             arms[ratio, GRACE] = partial(decoupled, quorum=1)
             arms[ratio, EQUAL] = partial(decoupled, quorum=1, max_share=1 / LEARNERS)
             arms[ratio, STREAMING] = partial(LOCK_STEP.cell, request.size, fleet=fleet)
-        rows = yield from ask(arms, request.seeds, FINE, request.fine_seeds)
+        rows = yield from ask(arms, request.seeds, FINE, request.fine_seeds())
         return _report(rows)
 
 

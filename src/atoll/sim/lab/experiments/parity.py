@@ -31,7 +31,7 @@ from atoll.sim.lab.paired import (
     paired_shared,
     percent,
 )
-from atoll.sim.lab.report import Claim, Report, Request, Stages, Table
+from atoll.sim.lab.report import FINE, Claim, Report, Request, Stages, Table
 
 __all__ = ["ASYNCHRONY_LIMIT", "PARITY", "Comparison", "gap_claim"]
 
@@ -54,6 +54,8 @@ class Comparison:
     """Those with learners that wait; Data-Parallel and Decoupled are always there."""
     counts: tuple[int, ...]
     """Every M."""
+    fine: int = FINE
+    """How many times the seeds that the arms get by which asynchrony is measured."""
 
     def stages(self, request: Request) -> Stages:
         """One stage: Data-Parallel once, the others at every M; what asynchrony is measured by is fine."""
@@ -61,7 +63,7 @@ class Comparison:
         places += [place for m in self.counts for place in self.places(m, request.size)]
         fine = [by_defaults(m) for m in self.counts for by_defaults in (self.decoupled, self.streaming)]
         arms = {place: place.arm(request.size) for place in places}
-        rows = yield from ask(arms, request.seeds, fine, request.fine_seeds)
+        rows = yield from ask(arms, request.seeds, fine, request.fine_seeds(self.fine))
         return _Findings(self, rows).report(f"{self.task}, {request.size}")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atoll.sim.lab.experiments.parity import Comparison
+from atoll.sim.lab.report import FINE
 
 __all__ = ["VISION"]
 
@@ -12,4 +13,5 @@ VISION = Comparison(
     task="vision",
     methods=("streaming",),
     counts=(4,),
+    fine=2 * FINE,  # two runs of one seed end further apart than on text
 )

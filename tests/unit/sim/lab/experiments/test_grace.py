@@ -46,7 +46,7 @@ def test_ours_the_papers_and_streaming_get_all_seeds_and_more_where_the_claim_is
     for fleet, (_, found) in FLEETS.items():
         there = [cell for cell in final if cell.fleet == found]
         decoupled = [cell for cell in there if cell.method == "decoupled"]
-        seeds = Request(seeds=3).fine_seeds if fleet == CALM else 3
+        seeds = Request(seeds=3).fine_seeds() if fleet == CALM else 3
         for window in (PAPER, OURS):
             assert sum(is_of(cell, window) for cell in decoupled) == seeds
         assert sum(cell.method == "streaming" for cell in there) == 3
