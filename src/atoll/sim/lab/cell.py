@@ -135,7 +135,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Names the cell on disk: a digest of what its plain settings have changed, and of its task's version.
+        """Names the cell on disk: a digest of what its plain settings have changed and of its task's version.
 
         A setting at its default is left out, so that one more setting in the lab does not rename every cell.
         """

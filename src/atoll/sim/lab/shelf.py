@@ -33,6 +33,10 @@ __all__ = ["Shelf", "check_writable", "write_whole"]
 log = logging.getLogger(__name__)
 
 
+class _OutdatedRow(StoreError):
+    """A row that is whole and of no use any more; there may be hundreds, and one sentence is for all."""
+
+
 class Shelf:
     """Rows of finished cells under one directory, which is made when the first row is put."""
 
@@ -41,7 +45,7 @@ class Shelf:
         self.path = path
         self.again = again
         self._say = say
-        self._told: set[Path] = set()
+        self._told: set[str] = set()
         self._put: set[str] = set()
 
     def find(self, cell: Cell) -> Row | None:
@@ -117,10 +121,13 @@ class Shelf:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
-            if file not in self._told:
-                self._told.add(file)
-                why = error.what if isinstance(error, AtollError) else f"no row ({type(error).__name__})"
-                self._say(f"{file} is left out, and written anew when its cell is trained: {why}")
+            why = error.what if isinstance(error, AtollError) else f"no row ({type(error).__name__})"
+            is_outdated = isinstance(error, _OutdatedRow)
+            told = why if is_outdated else str(file)
+            if told not in self._told:
+                self._told.add(told)
+                which = f"{file} and all like it are" if is_outdated else f"{file} is"
+                self._say(f"{which} left out, and written anew when its cell is trained: {why}")
             return None
         return row
 
@@ -170,11 +177,11 @@ def _row_of(values: Mapping[str, Any], key: str) -> Row:
     """The row that these values give, if it is of this version and about the settings that the key names."""
     row = Row.of(values)
     if values["version"] != (version := VERSIONS[row.cell.task]):
-        raise StoreError(
+        raise _OutdatedRow(
             f"it is of version {values['version']} of the lab's {row.cell.task}, and this is {version}."
         )
     if row.python != PYTHON:
-        raise StoreError(
+        raise _OutdatedRow(
             f"its text was the library of Python {row.python or '(unknown)'}, and this is {PYTHON}."
         )
     if not isinstance(row.heldout_loss, float):

@@ -123,6 +123,16 @@ def test_rows_of_one_task_outlive_a_new_version_of_another(tmp_path, monkeypatch
     assert said == []
 
 
+def test_of_rows_that_are_out_of_date_one_sentence_is_said(tmp_path, monkeypatch):
+    shelf, said = shelf_at(tmp_path)
+    for seed in range(1, 4):
+        shelf.put(made_up(replace(CELL, seed=seed)))
+    monkeypatch.setattr("atoll.sim.lab.shelf.VERSIONS", {**VERSIONS, "text": VERSION + 1})
+    assert shelf.rows() == []
+    assert len(said) == 1
+    assert f"of version {VERSION} of the lab's text" in said[0]
+
+
 def test_rows_of_another_python_are_not_taken_and_are_counted(tmp_path):
     rows = [made_up(CELL), made_up(replace(CELL, seed=2), python="2.7")]
     file = tmp_path / "result.json"

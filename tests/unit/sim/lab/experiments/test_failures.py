@@ -43,10 +43,10 @@ def claim(report: Report, *words: str) -> Claim:
 
 def test_six_arms_are_trained_for_every_seed_on_equal_tokens() -> None:
     cells, report = report_of(seeds=3)
-    assert len(cells) == len({cell.key for cell in cells}) == 6 * 3 + 2 * 3 * (FINE - 1)
+    assert len(cells) == len({cell.key for cell in cells}) == 6 * 3 + 2 * 3 * (2 * FINE - 1)
     assert len({cell.tokens for cell in cells}) == 1
     assert {cell.seed for cell in cells if cell.method != "decoupled"} == {1, 2, 3}
-    assert {one.seeds for one in report.claims} == {3 * FINE, 3}  # deaths: no fine claim
+    assert {one.seeds for one in report.claims} == {6 * FINE, 3}  # deaths: no fine claim
 
 
 def test_the_failing_arms_share_the_chips_of_the_paper() -> None:
