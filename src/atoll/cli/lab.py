@@ -50,7 +50,7 @@ Seeds = Annotated[
     int,
     typer.Option(
         help="Paired repetitions, each with its own initial weights and data. At tiny, arms that claims of a "
-        f"fraction of a percent rest on get {FINE} times as many."
+        f"fraction of a percent rest on get {FINE} or {2 * FINE} times as many."
     ),
 ]
 Jobs = Annotated[int, typer.Option(help="Cells that are trained at the same time, each on one core.")]

@@ -3,9 +3,9 @@
 A calm fleet has all its chips all the time. One that fails is drawn from the fleet model with the cell's seed
 (`even_fleet`): pauses to shrink and to grow, slices that return, a trace for every learner. The model lets
 the step in flight finish before a learner shrinks, so its quantum is the cell's step. At 5 s, the step that
-the model's constants were fitted with, a run of 1,500 steps lasts two hours and a half. A learner with an
-eighth of 1.2M chips fails about every 210 s, so such a run sees some 300 failures: the model says 88.8 % of
-it, 0.8 points more or less by luck. At 1 s it would see 60, and luck would weigh 1.8 points. Elastic
+the model's constants were fitted with, a run of 3,000 steps lasts more than four hours. A learner with an
+eighth of 1.2M chips fails about every 210 s, so such a run sees some 650 failures: the model says 89 % of it,
+0.3 points more or less by luck. At 1 s it would see a fifth of them, and luck would weigh more. Elastic
 Data-Parallel has the same chips as one island: all of them stand still whenever one fails.
 
 Extra learners are there for the first half of the work and leave for good. The moment follows from the tokens

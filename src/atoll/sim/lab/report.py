@@ -40,8 +40,9 @@ class Request:
     def fine_seeds(self, times: int = FINE) -> int:
         """Of the arms that claims of a fraction of a percent rest on: so many times the seeds.
 
-        Two runs of one seed at `tiny` that differ in little more than rounding may end 0.5 % apart: then five
-        pairs tell 0.6 %, twenty 0.23 %. Larger models cost too much for that, and one seed is a first look.
+        Two runs of one seed at `tiny` that differ in little more than rounding end 0.5 % apart at M = 4 and
+        1 % at M = 8: then five pairs tell 0.6 or 1.2 %, twenty 0.23 or 0.47 %. Larger models cost too much
+        for that, and one seed is a first look.
         """
         return times * self.seeds if self.size == "tiny" and self.seeds > 1 else self.seeds
 

@@ -134,6 +134,12 @@ IDEAS: tuple[Idea, ...] = (
     Idea(name="momentum cool-down", kind="outer", changes=(COOL_DOWN,)),
     Idea(name="momentum warm-up and cool-down", kind="outer", changes=(WARM_UP, COOL_DOWN)),
     Idea(
+        name="momentum warm-up and cool-down, our rate",
+        kind="outer",
+        changes=(WARM_UP, COOL_DOWN),
+        has_our_rate=True,
+    ),
+    Idea(
         name="int8 at half of H, mu 0.8, warm-up and cool-down",
         kind="often",
         also=("rounds", "outer"),

@@ -162,7 +162,7 @@ def _table(rows: Rows, fleet: str, arms: Sequence[Window | str], how: str) -> Ta
         title=f"Grace windows: {fleet}{how}",
         columns=(
             "window", "seeds", "participation", "tokens merged", "steps in flight", "goodput",
-            "held-out loss", f"against {PAPER.name}",
+            "held-out loss", f"against {PAPER.name}", "against Streaming",
         ),
         rows=tuple(_line(rows, fleet, arm) for arm in arms),
         notes=("Steps in flight: between a snapshot and the adoption of what became of it, on average.",),
@@ -180,7 +180,15 @@ def _line(rows: Rows, fleet: str, arm: Window | str) -> tuple[str, ...]:
         percent(mean_of(found, lambda row: row.goodput)),
         shown_loss(found),
         "-" if arm == PAPER else interval(_against(rows, fleet, arm)),
+        _against_streaming(rows, fleet, arm),
     )
+
+
+def _against_streaming(rows: Rows, fleet: str, arm: Window | str) -> str:
+    """What waiting for everybody buys in loss; nobody waits so where windows are screened."""
+    if arm == STREAMING or (fleet, STREAMING) not in rows:
+        return "-"
+    return interval(paired_shared(rows[fleet, arm], rows[fleet, STREAMING]))
 
 
 def _claim(rows: Rows, fleet: str) -> Claim:
