@@ -178,11 +178,11 @@ def rerun(key: Key, cells: Cells = CELLS, as_json: AsJson = False) -> None:
 def take(files: Files, cells: Cells = CELLS) -> None:
     """Keep the rows of results that somebody else has trained, so that they are not trained again.
 
-    Rows of another minor version of Python are left out: the text is the standard library's own.
+    Rows that this version would not believe are left out: what they were scored on has changed, or their text
+    was the library of another minor version of Python.
 
     [dim]atoll lab take docs/results/*.json[/dim]
     """
-    from atoll.sim.lab.cell import PYTHON
     from atoll.sim.lab.shelf import Shelf
 
     shelf = Shelf(cells, say=_say)
@@ -190,7 +190,7 @@ def take(files: Files, cells: Cells = CELLS) -> None:
         new, other = shelf.take(file)
         told = f"{file}: {new} row{'' if new == 1 else 's'} more in {cells}."
         if other:
-            told += f" {other} are of another Python than this one ({PYTHON}), whose library is another text."
+            told += f" {other} are of another version of the lab or of Python, and left out."
         _say(told)
 
 

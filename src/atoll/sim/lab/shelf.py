@@ -68,11 +68,14 @@ class Shelf:
 
     def take(self, file: Path) -> tuple[int, int]:
         """Keep the rows of a result that `atoll lab run` wrote; says how many were not kept before, and how
-        many are of no use here, for their text was the library of another Python."""
+        many are of no use here: of another version of their task, or of the library of another Python."""
+        rows, outdated = [], 0
         try:
-            result = json.loads(file.read_text(encoding="utf-8"))
-            mine = [values for values in result["rows"] if values["python"] == PYTHON]
-            rows = [_row_of(values, values["key"]) for values in mine]
+            for values in json.loads(file.read_text(encoding="utf-8"))["rows"]:
+                try:
+                    rows.append(_row_of(values, values["key"]))
+                except _OutdatedRow:
+                    outdated += 1
         except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
             why = error.what if isinstance(error, AtollError) else f"{type(error).__name__}: {error}"
             raise StoreError(
@@ -83,7 +86,7 @@ class Shelf:
         new = {row.cell.key: row for row in rows if self.find(row.cell) is None}
         for row in new.values():
             self.put(row)
-        return len(new), len(result["rows"]) - len(mine)
+        return len(new), outdated
 
     def check(self) -> None:
         """Refuse a directory in which nothing can be put, before anything is trained for it."""
@@ -175,11 +178,12 @@ def _believed(file: Path) -> Row:
 
 def _row_of(values: Mapping[str, Any], key: str) -> Row:
     """The row that these values give, if it is of this version and about the settings that the key names."""
-    row = Row.of(values)
-    if values["version"] != (version := VERSIONS[row.cell.task]):
+    task = values["cell"]["task"]
+    if values["version"] != VERSIONS[task]:
         raise _OutdatedRow(
-            f"it is of version {values['version']} of the lab's {row.cell.task}, and this is {version}."
+            f"it is of version {values['version']} of the lab's {task}, and this is {VERSIONS[task]}."
         )
+    row = Row.of(values)
     if row.python != PYTHON:
         raise _OutdatedRow(
             f"its text was the library of Python {row.python or '(unknown)'}, and this is {PYTHON}."

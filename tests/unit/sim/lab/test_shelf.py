@@ -133,13 +133,14 @@ def test_of_rows_that_are_out_of_date_one_sentence_is_said(tmp_path, monkeypatch
     assert f"of version {VERSION} of the lab's text" in said[0]
 
 
-def test_rows_of_another_python_are_not_taken_and_are_counted(tmp_path):
+def test_rows_of_another_python_or_version_are_not_taken_and_are_counted(tmp_path):
     rows = [made_up(CELL), made_up(replace(CELL, seed=2), python="2.7")]
+    older = {**made_up(replace(CELL, seed=3)).to_json(), "version": VERSION - 1}
     file = tmp_path / "result.json"
-    file.write_text(json.dumps({"rows": [row.to_json() for row in rows]}))
+    file.write_text(json.dumps({"rows": [*(row.to_json() for row in rows), older]}))
     shelf = Shelf(tmp_path / "shelf")
-    assert shelf.take(file) == (1, 1)
-    assert shelf.take(file) == (0, 1)
+    assert shelf.take(file) == (1, 2)
+    assert shelf.take(file) == (0, 2)
     assert shelf.rows() == rows[:1]
 
 
