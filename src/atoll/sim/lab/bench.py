@@ -14,6 +14,7 @@ and then `CellError` names it. The next try trains what is missing.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -262,6 +263,8 @@ def _outcome(cell: Cell, pipe: Connection, train: str) -> Row | str:
         return f"{type(error).__name__}: {error}"
     except (Exception, SystemExit):
         return traceback.format_exc().strip()
+    finally:
+        gc.collect()  # a world is full of circles, and the next one begins before they would be found
     return row
 
 

@@ -57,7 +57,8 @@ def merged(p: int, crewed: list[LabLearner], syncer: LabSyncer) -> None:
         bodies.append(learner.encode(p, "x", 1, "")[1])
     names = [f"learner-{m}" for m in range(len(crewed))]
     syncer.inspect(p, list(zip(names, bodies, strict=True)))
-    syncer.merge(p, tuple(contributor(name) for name in names), bodies, 1.0)
+    result = syncer.merge(p, tuple(contributor(name) for name in names), bodies, 1.0)
+    assert result.delta is None  # the simulated disk would keep it for the whole run
     syncer.install(p)
     for learner in crewed:
         learner.stage(p, syncer.update(p), full=False)
