@@ -88,12 +88,11 @@ def test_a_lean_decoder_reads_a_users_text(tmp_path):
 @pytest.mark.parametrize("size", ["tiny", "small"])
 @pytest.mark.parametrize(("name", "task"), [("text", "text"), ("text-moe", "moe"), ("digits", "vision")])
 def test_lean_recipes_are_what_the_lab_trains_for_four_learners(name, task, size):
-    """Text as by our defaults; the others were tuned with momentum that stays, and have its schedule too."""
     from atoll.sim.lab.experiments.common import Place
     from atoll.sim.lab.fleets import tokens_per_example
     from atoll.sim.lab.sizes import shape_of
 
-    place = Place("decoupled", 4, task, "defaults" if task == "text" else None)
+    place = Place("decoupled", 4, task, "defaults")
     cell, recipe = place.cell(size, 0), load_recipe(name, size)
     preset, config = recipe.preset, RunConfig.from_tables(recipe.tables)
     assert (4 * preset.batch_size, preset.learning_rate) == (cell.batch, cell.learning_rate)
