@@ -101,6 +101,10 @@ FACTORS: dict[tuple[Size, Settings, int], float] = {
     ("0.2M", "data-parallel", 1): 1.414,
     ("0.2M", "defaults", 4): 0.707,
     ("0.2M", "defaults", 8): 0.5,
+    ("0.4M", "data-parallel", 1): 0.707,
+    ("0.4M", "defaults", 2): 0.707,
+    ("0.4M", "defaults", 4): 0.5,
+    ("0.4M", "defaults", 8): 0.0884,
 }
 """At other sizes: the best factor of the rate that follows from `tiny`, for Data-Parallel (M is 1) and for
 Decoupled by its defaults at each M, which all others with learners follow."""
