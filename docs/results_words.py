@@ -115,8 +115,8 @@ can tell.
     "bits": """
 Four bits both ways cost less than 0.3 % at a quarter of the bytes. Two bits cost half a percent, 0.54 %
 (0.26 to 0.82) with error feedback and 0.50 % (0.24 to 0.76) without: worse for sure, by more than 0.3 % not
-for sure. Between four and two bits nothing else was tried; the differences among eight bits, four and bf16
-are those of five seeds. Error feedback gave nothing back even at two bits (+0.04 %, -0.24 to +0.33). Why we
+for sure. Eight bits and f32 had five seeds only: that they end above four bits is not told apart from luck.
+Error feedback gave nothing back even at two bits (+0.04 %, -0.24 to +0.33). Why we
 do not know; a guess is that what rounding drops from an offer is learned again in the next interval, and that
 by then the old remainder is stale. It stays on: it costs no bytes, and other models may need it.
 """,
@@ -247,7 +247,7 @@ as good as one trained in lock-step? Experiments that anybody can run again on a
 
 The answer so far, at 0.1M parameters: at equal tokens it is as good as synchronous Streaming DiLoCo, which
 waits for everybody (within half a percent where that could be told); against tuned Data-Parallel it is level
-with 2 learners, about 1 % behind with 4, and 9 % with 8. Larger models are being trained.
+with 2 learners, about 1 % behind with 4, and 9 % with 8. Of larger ones there is a first look (rates, 0.4M).
 """
 
 METHOD = """\

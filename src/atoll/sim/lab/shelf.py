@@ -33,10 +33,6 @@ __all__ = ["Shelf", "check_writable", "write_whole"]
 log = logging.getLogger(__name__)
 
 
-class _OutdatedRow(StoreError):
-    """A row that is whole and of no use any more; there may be hundreds, and one sentence is for all."""
-
-
 class Shelf:
     """Rows of finished cells under one directory, which is made when the first row is put."""
 
@@ -72,10 +68,10 @@ class Shelf:
         rows, outdated = [], 0
         try:
             for values in json.loads(file.read_text(encoding="utf-8"))["rows"]:
-                try:
-                    rows.append(_row_of(values, values["key"]))
-                except _OutdatedRow:
+                if _why_outdated(values):
                     outdated += 1
+                else:
+                    rows.append(_row_of(values, values["key"]))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
             why = error.what if isinstance(error, AtollError) else f"{type(error).__name__}: {error}"
             raise StoreError(
@@ -120,19 +116,22 @@ class Shelf:
     def _read(self, file: Path) -> Row | None:
         """The row in a file, if it can be believed; else a sentence, once."""
         try:
-            row = _believed(file)
+            values = json.loads(file.read_text(encoding="utf-8"))
+            if why := _why_outdated(values):  # there may be hundreds: one sentence is for all
+                self._tell(why, f"{file} and all like it are left out", why)
+                return None
+            return _row_of(values, file.stem)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, AtollError) as error:
             why = error.what if isinstance(error, AtollError) else f"no row ({type(error).__name__})"
-            is_outdated = isinstance(error, _OutdatedRow)
-            told = why if is_outdated else str(file)
-            if told not in self._told:
-                self._told.add(told)
-                which = f"{file} and all like it are" if is_outdated else f"{file} is"
-                self._say(f"{which} left out, and written anew when its cell is trained: {why}")
+            self._tell(str(file), f"{file} is left out", why)
             return None
-        return row
+
+    def _tell(self, once: str, what: str, why: str) -> None:
+        if once not in self._told:
+            self._told.add(once)
+            self._say(f"{what}, and written anew when its cell is trained: {why}")
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -171,23 +170,19 @@ def _lost(path: Path, error: OSError) -> StoreError:
     )
 
 
-def _believed(file: Path) -> Row:
-    """The row in a file that is whole, of this version, and about the settings that its name stands for."""
-    return _row_of(json.loads(file.read_text(encoding="utf-8")), file.stem)
+def _why_outdated(values: Mapping[str, Any]) -> str:
+    """Why these values are a row of no use any more, however whole they are; empty if they are not."""
+    task, python = values["cell"]["task"], values["python"]
+    if values["version"] != VERSIONS[task]:
+        return f"it is of version {values['version']} of the lab's {task}, and this is {VERSIONS[task]}."
+    if python != PYTHON:
+        return f"its text was the library of Python {python or '(unknown)'}, and this is {PYTHON}."
+    return ""
 
 
 def _row_of(values: Mapping[str, Any], key: str) -> Row:
-    """The row that these values give, if it is of this version and about the settings that the key names."""
-    task = values["cell"]["task"]
-    if values["version"] != VERSIONS[task]:
-        raise _OutdatedRow(
-            f"it is of version {values['version']} of the lab's {task}, and this is {VERSIONS[task]}."
-        )
+    """The row that these values give, if it is about the settings that the key names."""
     row = Row.of(values)
-    if row.python != PYTHON:
-        raise _OutdatedRow(
-            f"its text was the library of Python {row.python or '(unknown)'}, and this is {PYTHON}."
-        )
     if not isinstance(row.heldout_loss, float):
         raise StoreError(f"its held-out loss is {row.heldout_loss!r}.")
     if row.cell.key != key:
