@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from atoll.sim.lab.paired import claim_below, fit_power, interval_of, paired, seeds_needed, student_t
+from atoll.sim.lab.paired import claim_below, fit_trend, interval_of, paired, seeds_needed, student_t
 from atoll.sim.lab.tuned import cell_for
 from tests.unit.sim.lab.made_up import made_up
 
@@ -88,22 +86,30 @@ def test_the_interval_covers_the_truth_about_95_times_in_a_hundred(seeds):
     assert abs(covered - 1_900) < 40  # four deviations of a binomial count
 
 
-def test_the_interval_of_an_exponent_covers_the_truth_about_95_times_in_a_hundred():
+def test_the_interval_of_a_slope_covers_the_truth_about_95_times_in_a_hundred():
     luck = np.random.default_rng(5)
-    x = [0.05, 0.1, 0.2, 0.4, 0.8]
-    truth = np.asarray(x) ** -0.4
-    fits = [fit_power(x, (truth + luck.normal(0.0, 0.1, 5)).tolist()) for _ in range(300)]
-    covered = sum(fit.exponent_low <= -0.4 <= fit.exponent_high for fit in fits)
-    assert abs(covered - 285) < 15
+    x, units = np.array([-4.0, -3.0, -2.0, -1.0, 0.0]), np.array([5.0, 4.0, 3.0, 2.0, 1.0])
+    truth = units * (0.3 - 0.1 * x)
+    fits = [
+        fit_trend(x.tolist(), (truth + luck.normal(0.0, 0.5, 5)).tolist(), units.tolist())
+        for _ in range(2_000)
+    ]
+    covered = sum(fit.slope_low <= -0.1 <= fit.slope_high for fit in fits)
+    assert abs(covered - 1_900) < 40
 
 
 @calm
-@given(st.floats(-1.5, 1.5), st.floats(0.1, 10.0), st.floats(1e-3, 1e3))
-def test_a_power_law_does_not_depend_on_the_unit_of_size(exponent, scale, unit):
-    x = [1.0, 2.0, 4.0, 8.0]
-    y = [scale * one**exponent for one in x]
-    plain, other = fit_power(x, y), fit_power([one * unit for one in x], y)
-    assert plain.exponent == pytest.approx(exponent, abs=0.001)
-    assert other.exponent == pytest.approx(plain.exponent, abs=0.0011)
-    assert other.at(3.0 * unit) == pytest.approx(plain.at(3.0), rel=0.01)
-    assert math.isfinite(plain.exponent_low)
+@given(st.floats(-3.0, 3.0), st.floats(-1.0, 1.0), st.floats(1e-2, 1e2))
+def test_a_trend_does_not_depend_on_the_unit_of_the_gap(at_zero, slope, factor):
+    x, units = [-2.0, -1.0, 0.0, 1.0], [4.0, 3.0, 2.0, 1.0]
+    y = [
+        unit * (at_zero + slope * one) + noise
+        for one, unit, noise in zip(x, units, (0.1, -0.2, 0.05, 0.1), strict=True)
+    ]
+    plain, other = (
+        fit_trend(x, y, units),
+        fit_trend(x, [factor * one for one in y], [factor * u for u in units]),
+    )
+    assert other.slope == pytest.approx(plain.slope, abs=1e-9)
+    assert other.slope_low == pytest.approx(plain.slope_low, abs=1e-9)
+    assert other.at(0.5, 1.5 * factor) == pytest.approx(factor * plain.at(0.5, 1.5), abs=1e-7)

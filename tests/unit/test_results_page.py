@@ -18,11 +18,11 @@ from atoll.config import RunConfig
 from atoll.observe.formats import finite
 from atoll.observe.lab_tables import markdown, sentence
 from atoll.sim.lab.cell import Cell, Method, Row, Size
-from atoll.sim.lab.experiments import EXPERIMENTS
+from atoll.sim.lab.experiments import EXPERIMENTS, batches
 from atoll.sim.lab.experiments.rates import places
 from atoll.sim.lab.report import Claim, Picture, Request, Series, Table
 from atoll.sim.lab.shelf import Shelf
-from atoll.sim.lab.tuned import cell_for
+from atoll.sim.lab.tuned import at_law, cell_for
 from docs.results_files import laid_out, write_results
 from tests.unit.sim.lab.made_up import drive, made_up
 
@@ -232,7 +232,19 @@ def test_rates_that_were_found_best_are_those_that_experiments_take(path: Path):
     found = json.loads(path.read_text("utf-8"))
     for place in places(found["size"]):
         best = found["figures"][f"{place.name} learning rate"]
-        assert place.cell(found["size"], 1).learning_rate == pytest.approx(best, rel=0.01), place.name
+        taken = at_law(place.task, found["size"], place.settings, place.learners).learning_rate
+        assert taken == pytest.approx(best, rel=0.01), place.name
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "results").glob("batches-*.json")), ids=lambda path: path.stem
+)
+def test_batches_that_were_found_best_are_those_that_experiments_take(path: Path):
+    """They are copied into tuned.py by hand."""
+    found = json.loads(path.read_text("utf-8"))
+    for place in batches.places():
+        best = found["figures"][f"{place.name} batch"]
+        assert place.cell(found["size"], 1).batch == best, place.name
 
 
 def test_remarks_and_defaults_are_shown_once_written(monkeypatch: pytest.MonkeyPatch):

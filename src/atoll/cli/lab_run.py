@@ -97,11 +97,13 @@ class Session:
             self.console.print(_plan_table(experiments, found, self.jobs))
         kept, to_train = sum(one.kept for one in found), sum(one.to_train for one in found)
         wall_s, cost_s = sum(one.wall_s(self.jobs) for one in found), sum(one.cost_s for one in found)
+        more = any(one.may_grow for one in found)
         name = experiments[0].name if len(found) == 1 else f"{len(found)} experiments"
         self._say(
             f"{name} at {self.request.size}, seeds: {self.request.seeds}. {kept + to_train} cells, {kept} of"
             f" them kept in {self.shelf.path}. To train: {to_train}, about {duration(wall_s)} with --jobs"
             f" {self.jobs} ({duration(cost_s)} of one core)."
+            + (" Results decide what is asked for next: it may be more." if more else "")
         )
         return found, costs
 
@@ -182,6 +184,7 @@ class _Watch:
     def __init__(self, found: Sequence[Plan], jobs: int, costs: Costs) -> None:
         self.trained: set[str] = set()
         """Keys of the cells that were trained since the beginning."""
+        self._asked: set[str] = set()
         self._planned = sum(one.to_train for one in found)
         total_s = sum(one.cost_s for one in found)
         self._meter = Meter(total_s=total_s, jobs=jobs, started_s=time.monotonic(), costs=costs)
@@ -210,12 +213,16 @@ class _Watch:
     def _take(self, progress: Progress) -> None:
         if progress.what == "kept":
             return
+        if progress.what == "asked":
+            self._asked.add(progress.cell.key)
+            self._meter.asked(progress.cell)
+            return
         self._meter.reached(progress.cell, progress.share)
         if progress.what == "finished":
             self.trained.add(progress.cell.key)
 
     def _cells(self) -> str:
-        return f"{len(self.trained)} of {max(self._planned, len(self.trained))} cells"
+        return f"{len(self.trained)} of {max(self._planned, len(self._asked))} cells"
 
 
 def _plan_table(experiments: Sequence[Experiment], found: Sequence[Plan], jobs: int) -> Table:

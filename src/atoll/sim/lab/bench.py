@@ -45,7 +45,7 @@ LEAST_SHARE = 0.01
 PATIENCE_S = 10.0
 """A child that has closed its pipe gets so long to end by itself, so that its exit code is its own."""
 
-What = Literal["kept", "started", "share", "finished", "failed"]
+What = Literal["kept", "asked", "started", "share", "finished", "failed"]
 
 
 class CellError(AtollError):
@@ -120,6 +120,8 @@ def _rows(
     missing = [cell.plain() for key, cell in asked.items() if key not in found]
     failures: list[tuple[Cell, str]] = []
     missing.sort(key=lambda cell: (cell.seed, -costs.cost_s(cell)))  # whole pairs first, long ones first
+    for cell in missing:
+        on_progress(Progress("asked", cell, 0.0))
     for cell, news in bench.train(missing):
         if isinstance(news, Row):
             shelf.put(news)

@@ -84,6 +84,11 @@ class Plan:
     """Cells that an experiment before it asks for too, and which are counted there."""
 
     @property
+    def may_grow(self) -> bool:
+        """Whether results decide what is asked for next, and it may be more than was foreseen."""
+        return self.to_train > 0 and len(self.stages_s) > 1
+
+    @property
     def to_train(self) -> int:
         """Cells that are to be trained."""
         return sum(len(stage) for stage in self.stages_s)
@@ -140,12 +145,18 @@ class Meter:
     """How far a run is, and how long it will still take; a started cell counts by its share."""
 
     total_s: float
-    """Seconds of one core in all, as planned."""
+    """Seconds of one core in all, as planned; more once more was asked for."""
     jobs: int
     started_s: float
     """When: any clock."""
     costs: Costs = field(default_factory=Costs)
+    _asked_s: dict[str, float] = field(default_factory=dict)
     _done_s: dict[str, float] = field(default_factory=dict)
+
+    def asked(self, cell: Cell) -> None:
+        """This cell will be trained: the work in all is no less than what was asked for by now."""
+        self._asked_s[cell.key] = self.costs.cost_s(cell)
+        self.total_s = max(self.total_s, sum(self._asked_s.values()))
 
     def reached(self, cell: Cell, share: float) -> None:
         """This share of a cell has been trained."""

@@ -8,8 +8,8 @@ it would take if mean and spread stayed as they are. One seed tells nothing abou
 infinite. Nothing is dropped: a seed that only one side has is an error, and a run that did not end in a
 finite number makes the difference NaN and the claim fail.
 
-How a gap changes with size is a power law, fitted on the linear scale (`fit_power`): a gap that is zero but
-for noise comes out negative half of the time, has no logarithm, and must not be left out of the fit.
+Whether a gap shrinks with size as fast as a law says is asked of its share of that law (`fit_trend`): a gap
+that is zero but for noise comes out negative half of the time, has no logarithm, and must not be left out.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from atoll.sim.lab.cell import Row
 from atoll.sim.lab.report import Claim, Verdict
 
 __all__ = [
-    "Difference", "Power", "as_check", "claim_at_least", "claim_below", "fit_power", "interval",
+    "Difference", "Trend", "as_check", "claim_at_least", "claim_below", "fit_trend", "interval",
     "interval_of", "mean_sd", "paired", "paired_shared", "percent", "plus_minus", "seeds_needed", "spread",
     "student_t",
 ]  # fmt: skip
 
 MAX_SEEDS = 10_000
 """Beyond this we do not count how many seeds a claim would take."""
-EXPONENTS = np.arange(-4000, 4001) / 1000
-"""Those that a fit tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,46 +160,34 @@ def claim_at_least(
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
-    """y = scale * x ** exponent, with the exponent's 95 % interval.
+class Trend:
+    """y = unit * (at_zero + slope * x), with the slope's 95 % interval."""
 
-    An end of the interval that the points do not bound is infinite. Where y is noise around zero the scale
-    may come out negative; the exponent then means nothing, and its interval says so by its width.
-    """
+    at_zero: float
+    slope: float
+    slope_low: float
+    slope_high: float
 
-    scale: float
-    exponent: float
-    exponent_low: float
-    exponent_high: float
-
-    def at(self, x: float) -> float:
+    def at(self, x: float, unit: float) -> float:
         """The fitted y."""
-        return float(self.scale * x**self.exponent)
+        return unit * (self.at_zero + self.slope * x)
 
 
-def fit_power(x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None) -> Power:
-    """The power law with the least sum of weighted squares of y, which may be negative.
+def fit_trend(x: Sequence[float], y: Sequence[float], units: Sequence[float]) -> Trend:
+    """The line through y / unit with the least sum of squares of y, which may be negative.
 
-    For each exponent on a grid the best scale has a closed form, so the best pair is found for certain. The
-    interval holds the exponents whose sum of squares is within the least one times 1 + t**2 / (n - 2) (the
-    profile of the likelihood). Weights are relative; give 1 / variance where points differ in their noise.
+    Noise is taken to be the same in all y, so a point with a large unit says more about the line. Two points
+    are met and bound no slope: its interval is then infinite.
     """
-    xs, ys, ws = _points(x, y, weights)
-    middle = float(np.exp(np.mean(np.log(xs))))
-    shapes = (xs / middle) ** EXPONENTS[:, None]
-    scales = (ws * ys * shapes).sum(axis=1) / (ws * shapes * shapes).sum(axis=1)
-    squares = (ws * (ys - scales[:, None] * shapes) ** 2).sum(axis=1)
-    best = int(np.argmin(squares))
-    low, high = -math.inf, math.inf
-    if len(xs) > 2:
-        freedom = len(xs) - 2
-        rounding = 1e-12 * float((ws * ys * ys).sum())
-        allowed = squares[best] * (1 + student_t(freedom) ** 2 / freedom) + rounding
-        inside = np.flatnonzero(squares <= allowed)
-        low = float(EXPONENTS[inside[0]]) if inside[0] > 0 else -math.inf
-        high = float(EXPONENTS[inside[-1]]) if inside[-1] < len(EXPONENTS) - 1 else math.inf
-    exponent = float(EXPONENTS[best])
-    return Power(float(scales[best]) * middle**-exponent, exponent, low, high)
+    xs, ys, us = _points(x, y, units)
+    shapes = np.stack([us, us * xs], axis=1)
+    inverse = np.linalg.inv(shapes.T @ shapes)
+    at_zero, slope = map(float, inverse @ shapes.T @ ys)
+    freedom, half = len(xs) - 2, math.inf
+    if freedom > 0:
+        squares = float(((ys - shapes @ np.array([at_zero, slope])) ** 2).sum())
+        half = student_t(freedom) * math.sqrt(squares / freedom * float(inverse[1, 1]))
+    return Trend(at_zero, slope, slope - half, slope + half)
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -261,23 +247,19 @@ def _relative(a: Row, b: Row, value: Callable[[Row], float]) -> float:
 
 
 def _points(
-    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None
+    x: Sequence[float], y: Sequence[float], units: Sequence[float]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    ws = [1.0] * len(x) if weights is None else weights
-    if not len(x) == len(y) == len(ws) or len(set(x)) < 2:
-        what = f"A power law is fitted to {len(x)} x, {len(y)} y and {len(ws)} weights."
+    if not len(x) == len(y) == len(units) or len(set(x)) < 2:
+        what = f"A trend is fitted to {len(x)} x, {len(y)} y and {len(units)} units."
         raise ConfigError(what, "It takes points at two different x.", "Give as many of each.")
-    for name, values, is_fine in (
-        ("x", x, lambda one: 0 < one < math.inf), ("weight", ws, lambda one: 0 < one < math.inf),
-        ("y", y, math.isfinite),
-    ):  # fmt: skip
-        if wrong := [one for one in values if not is_fine(one)]:
+    for name, values in (("x", x), ("y", y), ("unit", units)):
+        if wrong := [one for one in values if not math.isfinite(one) or (name == "unit" and one <= 0)]:
             raise ConfigError(
-                f"A power law is fitted to points with the {name} {wrong[0]:g}.",
-                "Sizes and weights are positive, and everything is finite, or there is no such law.",
+                f"A trend is fitted to points with the {name} {wrong[0]:g}.",
+                "Everything is finite and units are positive, or there is no such line.",
                 "Look for the run that ended so, and fit what is left on purpose.",
             )
-    return np.asarray(x, np.float64), np.asarray(y, np.float64), np.asarray(ws, np.float64)
+    return np.asarray(x, np.float64), np.asarray(y, np.float64), np.asarray(units, np.float64)
 
 
 def _within(theta: float, freedom: int) -> float:

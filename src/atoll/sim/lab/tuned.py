@@ -1,7 +1,8 @@
 """The settings that the sweeps found, for every method alike, and cells made with them.
 
 At `tiny` and M = 4 each method was swept by coordinate (`atoll lab run sweep`); at other M and sizes learning
-rates around the transferred best were tried (`atoll lab run rates`). docs/results.md shows it all.
+rates around the transferred best were tried (`rates`), and at other sizes batches (`batches`).
+docs/results.md shows it all.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from atoll.sim.lab.sizes import NUM_PATCHES, WINDOW, tokens_of
 
 __all__ = [
     "PAPER_WINDOW",
+    "RATE_STEP",
     "TUNING_SEED",
     "Settings",
     "Tuned",
+    "at_law",
     "carried",
     "cell_for",
-    "factor_below",
+    "doubled",
     "fragments_of",
     "is_floored",
+    "rounded",
+    "steps_above",
+    "steps_below",
     "transferred",
     "tuned",
 ]
@@ -94,22 +100,40 @@ RATES: dict[tuple[Task, Settings, int], float] = {
 }
 """At `tiny`: the best of those tried where it is not the transferred rate; M is 1 for Data-Parallel. What it
 is by more or less than the transferred rate is carried to other sizes."""
-FACTORS: dict[tuple[Size, Settings, int], float] = {
-    ("0.05M", "data-parallel", 1): 2.0,
-    ("0.05M", "defaults", 2): 1.414,
-    ("0.05M", "defaults", 8): 0.707,
-    ("0.2M", "data-parallel", 1): 1.414,
-    ("0.2M", "defaults", 4): 0.707,
-    ("0.2M", "defaults", 8): 0.5,
-    ("0.4M", "data-parallel", 1): 0.707,
-    ("0.4M", "defaults", 2): 0.707,
-    ("0.4M", "defaults", 4): 0.5,
-    ("0.4M", "defaults", 8): 0.0884,
+STEPS: dict[tuple[Size, Settings, int], int] = {
+    ("0.05M", "data-parallel", 1): 2,
+    ("0.05M", "defaults", 2): 1,
+    ("0.05M", "defaults", 4): 0,
+    ("0.05M", "defaults", 8): -1,
+    ("0.2M", "data-parallel", 1): 1,
+    ("0.2M", "defaults", 2): 0,
+    ("0.2M", "defaults", 4): -1,
+    ("0.2M", "defaults", 8): -5,
+    ("0.4M", "data-parallel", 1): -1,
+    ("0.4M", "defaults", 2): -1,
+    ("0.4M", "defaults", 4): -2,
+    ("0.4M", "defaults", 8): -7,
+    ("small", "data-parallel", 1): -1,
+    ("small", "defaults", 2): 0,
+    ("small", "defaults", 4): -3,
+    ("small", "defaults", 8): -6,
 }
-"""At other sizes: the best factor of the rate that follows from `tiny`, for Data-Parallel (M is 1) and for
-Decoupled by its defaults at each M, which all others with learners follow."""
+"""At other sizes: how many steps of `RATE_STEP` the best rate is above the one that follows from `tiny`, for
+Data-Parallel (M is 1) and for Decoupled by its defaults at each M, which all others with learners follow.
+Where it was not tried yet, that of the next smaller size is taken (`atoll lab run rates`). Tried on text, and
+so for text alone."""
+DOUBLINGS: dict[tuple[Size, Settings, int], int] = {
+    ("0.05M", "data-parallel", 1): 1,
+    ("0.2M", "data-parallel", 1): 1,
+    ("0.2M", "defaults", 2): -1,
+}
+"""In the same way: how many times the best batch is twice that of the law, with the rate times the root
+(`atoll lab run batches`). Where it was not tried, the batch is that of the law."""
 
-
+RATE_STEP = math.sqrt(2)
+"""Between two learning rates that are tried."""
+LARGER: tuple[Size, ...] = SIZES[SIZES.index("tiny") + 1 :]
+"""Sizes above `tiny`, where what one chose is tried at the next."""
 TUNING_SEED = 0
 """Settings are chosen at a seed that no comparison uses."""
 NUM_FRAGMENTS = 12
@@ -139,7 +163,7 @@ def transferred(task: Task, size: Size, method: Settings, learners: int) -> Tune
     wanted = _wanted(task, size, method)
     batch = math.ceil(wanted / learners) * learners
     rate = found.learning_rate * _compute(task, size) ** RATE_EXPONENT * math.sqrt(batch / wanted)
-    return replace(found, learning_rate=float(f"{rate:.3g}"), batch=batch)
+    return replace(found, learning_rate=rounded(rate), batch=batch)
 
 
 def _wanted(task: Task, size: Size, method: Settings) -> float:
@@ -158,23 +182,55 @@ def carried(task: Task, size: Size, method: Settings, learners: int) -> Tuned:
     found = transferred(task, size, method, learners)
     at_tiny = transferred(task, "tiny", method, learners).learning_rate
     rate = found.learning_rate * RATES.get((task, method, learners), at_tiny) / at_tiny
-    return replace(found, learning_rate=float(f"{rate:.3g}"))
+    return replace(found, learning_rate=rounded(rate))
 
 
-def factor_below(size: Size, settings: Settings, learners: int) -> float:
-    """The factor that was best at the next smaller size; 1 where that is `tiny`, whose rate is carried."""
-    larger = SIZES[SIZES.index("tiny") + 1 :]
-    known = dict(zip(larger[1:], larger[:-1], strict=True))
-    return FACTORS.get((known[size], settings, learners), 1.0) if size in known else 1.0
+def steps_below(size: Size, settings: Settings, learners: int) -> int:
+    """The steps that were best at the next smaller size at which it was tried; 0 where that is `tiny`, whose
+    rate is carried."""
+    smaller = LARGER[: LARGER.index(size)] if size in LARGER else ()
+    tried = [STEPS[one, settings, learners] for one in smaller if (one, settings, learners) in STEPS]
+    return tried[-1] if tried else 0
+
+
+def steps_above(size: Size, settings: Settings, learners: int) -> int | None:
+    """The steps that were best at the next larger size; None if none is larger, or it was not tried there."""
+    larger = LARGER[LARGER.index(size) + 1 :] if size in LARGER else ()
+    return STEPS.get((larger[0], settings, learners)) if larger else None
+
+
+def at_law(task: Task, size: Size, method: Settings, learners: int) -> Tuned:
+    """The settings for one method at one place of the table, at the batch that follows from `tiny`."""
+    found = carried(task, size, method, learners)
+    if task != "text":
+        return found
+    tried = _tried_for(method)
+    steps = STEPS.get((size, tried, learners), steps_below(size, tried, learners))
+    return replace(found, learning_rate=rounded(found.learning_rate * RATE_STEP**steps))
 
 
 def tuned(task: Task, size: Size, method: Settings, learners: int) -> Tuned:
     """The settings for one method at one place of the table."""
     base: Settings = "data-parallel" if method == "elastic" else method
-    found = carried(task, size, base, learners)
-    tried: Settings = base if base == "data-parallel" else "defaults"
-    rate = found.learning_rate * FACTORS.get((size, tried, learners), 1.0)
-    return replace(found, learning_rate=float(f"{rate:.3g}"))
+    found = at_law(task, size, base, learners)
+    return found if task != "text" else doubled(found, DOUBLINGS.get((size, _tried_for(base), learners), 0))
+
+
+def doubled(found: Tuned, times: int) -> Tuned:
+    """The same with the batch doubled so many times (halved if below zero), the rate times the root of it.
+    Whether so many learners can have such a batch is the caller's to know."""
+    rate = rounded(found.learning_rate * RATE_STEP**times)
+    return replace(found, learning_rate=rate, batch=int(found.batch * 2.0**times))
+
+
+def _tried_for(method: Settings) -> Settings:
+    """At other sizes: whose rates and batches were tried for it."""
+    return method if method == "data-parallel" else "defaults"
+
+
+def rounded(rate: float) -> float:
+    """Rates have three digits."""
+    return float(f"{rate:.3g}")
 
 
 def cell_for(

@@ -81,6 +81,8 @@ def test_what_is_on_the_shelf_is_not_trained(shelf):
     assert rows[2].heldout_loss == 1.25
     assert CELLS[2].key not in trained()
     assert [one.cell for one in events if one.what == "kept"] == [CELLS[2]]
+    asked_for = {one.cell for one in events if one.what == "asked"}
+    assert asked_for == {cell.plain() for cell in CELLS} - {CELLS[2]}
 
 
 def test_nothing_is_started_when_all_is_kept(shelf):
@@ -92,7 +94,9 @@ def test_nothing_is_started_when_all_is_kept(shelf):
 def test_progress_is_told_cell_by_cell_in_hundredths(shelf):
     events: list[Progress] = []
     train_cells(CELLS[:1], shelf, jobs=1, on_progress=events.append, train=TRAIN)
-    assert [one.what for one in events] == ["started", *["share"] * (len(events) - 2), "finished"]
+    assert [one.what for one in events] == [
+        "asked", "started", *["share"] * (len(events) - 3), "finished",
+    ]  # fmt: skip
     shares = [one.share for one in events]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, 1.0)

@@ -144,3 +144,22 @@ def test_a_meter_begins_with_the_estimate_and_ends_with_the_pace():
         meter.reached(cell, 1.0)
     assert (meter.share, meter.left_s(100.0 + late_s)) == (1.0, 0.0)
     assert Meter(total_s=0.0, jobs=2, started_s=0.0).share == 1.0
+
+
+def test_a_meter_takes_in_what_was_asked_for_beyond_the_plan():
+    cells = [replace(CELL, seed=seed) for seed in range(1, 5)]
+    meter = Meter(total_s=2 * cost_s(cells[0]), jobs=1, started_s=0.0)
+    for cell in cells[:2]:
+        meter.asked(cell)
+        meter.reached(cell, 1.0)
+    assert (meter.share, meter.left_s(1.0)) == (1.0, 0.0)
+    for cell in cells[2:]:
+        meter.asked(cell)
+    assert meter.share == pytest.approx(0.5)
+    assert meter.left_s(1.0) > 0
+
+
+def test_a_plan_of_several_stages_may_grow_unless_all_is_there():
+    assert Plan(((3.0,), (4.0,)), kept=1).may_grow
+    assert not Plan(((3.0, 4.0),), kept=1).may_grow
+    assert not Plan(((), ()), kept=9).may_grow

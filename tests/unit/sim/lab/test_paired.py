@@ -11,7 +11,7 @@ from atoll.sim.lab.paired import (
     Difference,
     claim_at_least,
     claim_below,
-    fit_power,
+    fit_trend,
     interval,
     interval_of,
     mean_sd,
@@ -170,56 +170,52 @@ def test_figures_are_written_as_tables_show_them():
     assert interval(Difference(1.0, 0.0, 2.0, 5, ()), 1, "") == "+1.0 (+0.0..+2.0)"
 
 
-SIZES = [5e4, 1e5, 2e5, 4e5, 8e5]
+DOUBLINGS = [-4.0, -3.0, -2.0, -1.0, 0.0]
+UNITS = [16.0, 8.0, 4.0, 2.0, 1.0]
 
 
-def test_a_power_law_is_found_again():
-    found = fit_power(SIZES, [100 * x**-0.4 for x in SIZES])
-    assert found.exponent == pytest.approx(-0.4)
-    assert found.scale == pytest.approx(100)
-    assert found.exponent_low == pytest.approx(-0.4)
-    assert found.exponent_high == pytest.approx(-0.4)
-    assert found.at(1e6) == pytest.approx(100 * 1e6**-0.4)
+def test_a_trend_is_found_again():
+    found = fit_trend(
+        DOUBLINGS, [unit * (0.1 - 0.2 * x) for x, unit in zip(DOUBLINGS, UNITS, strict=True)], UNITS
+    )
+    assert (found.at_zero, found.slope) == pytest.approx((0.1, -0.2))
+    assert (found.slope_low, found.slope_high) == pytest.approx((-0.2, -0.2), abs=1e-6)
+    assert found.at(-4.0, 16.0) == pytest.approx(16 * 0.9)
 
 
-def test_noise_widens_the_interval_around_the_exponent():
-    noisy = fit_power(SIZES, [2.0, 1.2, 0.9, 0.3, 0.4])
-    assert -1.1 < noisy.exponent_low < noisy.exponent < noisy.exponent_high < -0.3
+def test_a_gap_that_shrinks_as_the_unit_does_has_no_slope_and_one_that_stays_has_one():
+    assert fit_trend(DOUBLINGS, [0.5 * unit for unit in UNITS], UNITS).slope == pytest.approx(0.0, abs=1e-9)
+    assert fit_trend(DOUBLINGS, [1.0] * 5, UNITS).slope > 0.1
+
+
+def test_noise_widens_the_interval_around_the_slope():
+    noisy = fit_trend(DOUBLINGS, [16.5, 7.0, 4.5, 1.5, 1.4], UNITS)
+    assert noisy.slope_low < 0 < noisy.slope_high
+    assert noisy.slope_low < noisy.slope < noisy.slope_high
 
 
 def test_a_gap_below_zero_is_part_of_the_fit():
-    kept = fit_power(SIZES, [2.0, 1.0, 0.5, 0.2, -0.1])
-    assert kept.scale > 0
-    assert kept.exponent < fit_power(SIZES[:4], [2.0, 1.0, 0.5, 0.2]).exponent
-
-
-def test_pure_noise_bounds_no_exponent():
-    found = fit_power(SIZES, [0.1, -0.2, 0.1, -0.1, 0.05])
-    assert (found.exponent_low, found.exponent_high) == (-math.inf, math.inf)
+    kept = fit_trend(DOUBLINGS, [8.0, 3.0, 1.0, -0.2, -1.0], UNITS)
+    assert kept.slope < fit_trend(DOUBLINGS[:4], [8.0, 3.0, 1.0, 0.2], UNITS[:4]).slope
+    assert kept.at_zero < 0
 
 
 def test_two_points_are_met_and_bound_nothing():
-    found = fit_power([1.0, 10.0], [2.0, 0.2])
-    assert (found.scale, found.exponent) == pytest.approx((2.0, -1.0))
-    assert (found.exponent_low, found.exponent_high) == (-math.inf, math.inf)
-
-
-def test_a_heavy_point_pulls_the_fit_towards_itself():
-    y = [2.0, 1.0, 0.5, 0.25, 0.5]
-    light, heavy = fit_power(SIZES, y), fit_power(SIZES, y, [1, 1, 1, 1, 100])
-    assert abs(heavy.at(8e5) - 0.5) < abs(light.at(8e5) - 0.5)
+    found = fit_trend([0.0, 1.0], [2.0, 0.2], [1.0, 2.0])
+    assert (found.at_zero, found.slope) == pytest.approx((2.0, -1.9))
+    assert (found.slope_low, found.slope_high) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "weights", "what"),
+    ("x", "y", "units", "what"),
     [
-        ([0.0, 1.0], [1.0, 1.0], None, "the x 0"),
-        ([1.0, 2.0], [1.0, math.nan], None, "the y nan"),
-        ([1.0, 2.0], [1.0, 1.0], [1.0, math.inf], "the weight inf"),
-        ([1.0, 1.0], [1.0, 2.0], None, "2 x, 2 y and 2 weights"),
-        ([1.0, 2.0], [1.0], None, "2 x, 1 y and 2 weights"),
+        ([math.inf, 1.0], [1.0, 1.0], [1.0, 1.0], "the x inf"),
+        ([1.0, 2.0], [1.0, math.nan], [1.0, 1.0], "the y nan"),
+        ([1.0, 2.0], [1.0, 1.0], [1.0, 0.0], "the unit 0"),
+        ([1.0, 1.0], [1.0, 2.0], [1.0, 1.0], "2 x, 2 y and 2 units"),
+        ([1.0, 2.0], [1.0], [1.0, 1.0], "2 x, 1 y and 2 units"),
     ],
 )
-def test_points_without_a_power_law_are_refused(x, y, weights, what):
+def test_points_without_a_trend_are_refused(x, y, units, what):
     with pytest.raises(ConfigError, match=what):
-        fit_power(x, y, weights)
+        fit_trend(x, y, units)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from atoll.sim.lab.experiments.adopt import ADOPT
+from atoll.sim.lab.experiments.batches import BATCHES
 from atoll.sim.lab.experiments.bits import BITS
 from atoll.sim.lab.experiments.closing import CLOSING
 from atoll.sim.lab.experiments.failures import FAILURES
@@ -33,6 +34,7 @@ __all__ = ["EXPERIMENTS"]
 LISTED: tuple[Experiment, ...] = (
     SWEEP,
     RATES_AROUND,
+    BATCHES,
     PARITY,
     SCALING,
     MOE,

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 from atoll.sim.lab.cell import Cell, Ideas, Method, Row, Size, Task
 from atoll.sim.lab.paired import Difference, percent
+from atoll.sim.lab.report import Series
 from atoll.sim.lab.tuned import PAPER_WINDOW, Settings, cell_for, tuned
 
 __all__ = [
-    "FIRST_SCREEN_SEED", "SCREEN_SEEDS", "Arm", "Place", "ask", "half_widths", "megabytes", "mean_of",
-    "seeds_of", "shown_number",
+    "FIRST_SCREEN_SEED", "SCREEN_SEEDS", "Arm", "Place", "ask", "megabytes", "mean_of",
+    "seeds_of", "series_of", "shown_number",
 ]  # fmt: skip
 
 SCREEN_SEEDS, FIRST_SCREEN_SEED = 2, 1001
@@ -111,10 +112,18 @@ def seeds_of(rows: Sequence[Row]) -> str:
     return "1 seed" if len(rows) == 1 else f"{len(rows)} seeds"
 
 
-def half_widths(found: Sequence[Difference]) -> tuple[float, ...]:
-    """Of the intervals, for a picture; none if one of them is infinite (a single seed)."""
-    widths = tuple(one.high - one.mean for one in found)
-    return widths if all(map(math.isfinite, widths)) else ()
+def series_of(name: str, found: Sequence[Difference], x: Sequence[float] | None = None) -> Series:
+    """Means with their intervals, at 0, 1, 2, ... unless told where.
+
+    Without intervals if none is finite (single seeds); else what has none is given NaN.
+    """
+    half = [one.high - one.mean if math.isfinite(one.high) else math.nan for one in found]
+    return Series(
+        name=name,
+        x=tuple(map(float, range(len(found)) if x is None else x)),
+        y=tuple(one.mean for one in found),
+        error=() if all(map(math.isnan, half)) else tuple(half),
+    )
 
 
 def shown_number(value: float | None, digits: int = 1, unit: str = "%") -> str:

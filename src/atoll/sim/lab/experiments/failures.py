@@ -17,7 +17,8 @@ from functools import partial
 
 from atoll.sim.fleet.presets import TABLE1
 from atoll.sim.lab.cell import Fleet, Row
-from atoll.sim.lab.experiments.common import Arm, Place, ask, mean_of
+from atoll.sim.lab.experiments.common import Arm, Place, ask, mean_of, series_of
+from atoll.sim.lab.experiments.losses import bars
 from atoll.sim.lab.fleets import FAILING_STEP_S
 from atoll.sim.lab.paired import as_check, claim_below, interval, interval_of, mean_sd, paired_shared
 from atoll.sim.lab.report import FINE, Claim, Picture, Report, Request, Series, Stages, Table, Verdict
@@ -190,12 +191,7 @@ def _goodputs(rows: Rows) -> Picture:
         x_label="run",
         y_label="goodput, %",
         series=(
-            Series(
-                name="run of the lab",
-                x=tuple(at.values()),
-                y=tuple(one.mean for one in ours),
-                error=tuple(one.high - one.mean for one in ours),
-            ),
+            series_of("run of the lab", ours),
             Series(
                 name="fleet model, same schedule",
                 x=tuple(at[name] for name in FAILED),
@@ -215,19 +211,10 @@ def _goodputs(rows: Rows) -> Picture:
 def _losses(rows: Rows) -> Picture:
     names = tuple(name for name in rows if name != STEADY)
     found = [paired_shared(rows[name], rows[STEADY]) for name in names]
-    return Picture(
-        title="Held-out loss, failing or not",
-        kind="bars",
+    return bars(
+        "Held-out loss, failing or not",
+        names=names,
+        groups={f"M = {LEARNERS}": found},
         x_label="run",
         y_label="against Decoupled without failures, %",
-        series=(
-            Series(
-                name=f"M = {LEARNERS}",
-                x=tuple(map(float, range(len(names)))),
-                y=tuple(one.mean for one in found),
-                error=tuple(one.high - one.mean for one in found),
-            ),
-        ),
-        names=names,
-        zero_line=True,
     )

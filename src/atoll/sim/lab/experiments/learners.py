@@ -13,16 +13,16 @@ from atoll.sim.lab.cell import Row
 from atoll.sim.lab.experiments.common import (
     Place,
     ask,
-    half_widths,
     mean_of,
     megabytes,
     seeds_of,
+    series_of,
     shown_number,
 )
 from atoll.sim.lab.experiments.losses import shown_loss
 from atoll.sim.lab.experiments.published import EXTENSION, RULE, extended_gap
 from atoll.sim.lab.paired import interval, paired, percent
-from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
+from atoll.sim.lab.report import Picture, Report, Request, Stages, Table
 
 __all__ = ["COUNTS", "LEARNERS", "Learners"]
 
@@ -53,10 +53,7 @@ def _report(request: Request, rows: Mapping[Place, Sequence[Row]]) -> Report:
         title=f"Decoupled by number of learners (text, {request.size})", x_label="learners",
         y_label="gap to Data-Parallel (%)", log_x=True, zero_line=True,
         series=(
-            Series(
-                name="decoupled", x=tuple(float(place.learners) for place in gaps),
-                y=tuple(gap.mean for gap in gaps.values()), error=half_widths(list(gaps.values())),
-            ),
+            series_of("decoupled", list(gaps.values()), [place.learners for place in gaps]),
         ),
     )  # fmt: skip
     columns = (

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from atoll.sim.lab.cell import Row
-from atoll.sim.lab.experiments.common import mean_of
+from atoll.sim.lab.experiments.common import mean_of, series_of
 from atoll.sim.lab.paired import Difference, mean_sd
-from atoll.sim.lab.report import Picture, Series
+from atoll.sim.lab.report import Picture
 
-__all__ = ["bars", "mean_loss", "rank_of", "shown_loss"]
+__all__ = ["bars", "beyond", "mean_loss", "rank_of", "shown_loss"]
 
 
 def mean_loss(rows: Sequence[Row]) -> float:
@@ -33,6 +33,16 @@ def shown_loss(rows: Sequence[Row]) -> str:
     return mean_sd([row.heldout_loss for row in rows]) if math.isfinite(mean_loss(rows)) else "not finite"
 
 
+def beyond(tried: Mapping[int, Row], most: int) -> tuple[int, ...]:
+    """The next step beyond the best, if that is the lowest or the highest of those tried and fewer than
+    `most` were."""
+    low, high = min(tried), max(tried)
+    best = min(tried, key=lambda step: mean_loss([tried[step]]))
+    if len(tried) >= most or low < best < high:
+        return ()
+    return (low - 1,) if best == low else (high + 1,)
+
+
 def bars(
     title: str,
     *,
@@ -47,18 +57,7 @@ def bars(
         kind="bars",
         x_label=x_label,
         y_label=y_label,
-        series=tuple(_series(name, found) for name, found in groups.items()),
+        series=tuple(series_of(name, found) for name, found in groups.items()),
         names=tuple(names),
         zero_line=True,
-    )
-
-
-def _series(name: str, found: Sequence[Difference]) -> Series:
-    """Without intervals if no bar has one; a single bar without one (one seed) is given NaN."""
-    half = [one.high - one.mean if math.isfinite(one.high) else math.nan for one in found]
-    return Series(
-        name=name,
-        x=tuple(map(float, range(len(found)))),
-        y=tuple(one.mean for one in found),
-        error=() if all(map(math.isnan, half)) else tuple(half),
     )

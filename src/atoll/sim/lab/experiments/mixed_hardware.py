@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from atoll.sim.lab.cell import Fleet, Row
-from atoll.sim.lab.experiments.common import Arm, Place, ask, mean_of
+from atoll.sim.lab.experiments.common import Arm, Place, ask, mean_of, series_of
+from atoll.sim.lab.experiments.losses import bars
 from atoll.sim.lab.paired import (
     Difference,
     as_check,
@@ -31,7 +32,7 @@ from atoll.sim.lab.paired import (
     paired_shared,
     percent,
 )
-from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table
+from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
 from atoll.sim.lab.tuned import cell_for
 
 __all__ = ["MIXED_HARDWARE", "MixedHardware"]
@@ -198,27 +199,20 @@ def _picture(title: str, label: str, rows: Rows, value: Callable[[Row], float]) 
     series = []
     for mode in MODES:
         found = [interval_of([value(row) for row in rows[ratio, mode]]) for ratio in SLOW]
-        series.append(_series(mode, found))
+        series.append(series_of(mode, found))
     return Picture(
         title=title, kind="bars", x_label="slow half", y_label=label, series=tuple(series), names=tuple(SLOW)
     )
 
 
 def _losses(rows: Rows) -> Picture:
-    series = []
-    for mode in (FIRST, GRACE, EQUAL, STREAMING):
-        found = [paired_shared(rows[ratio, mode], rows[ratio, ALL]) for ratio in SLOW]
-        series.append(_series(mode, found))
-    return Picture(
-        title="Held-out loss on mixed hardware", kind="bars", x_label="slow half", y_label="against K = 8, %",
-        series=tuple(series), names=tuple(SLOW), zero_line=True,
-    )  # fmt: skip
-
-
-def _series(name: str, found: Sequence[Difference]) -> Series:
-    return Series(
-        name=name,
-        x=tuple(map(float, range(len(found)))),
-        y=tuple(one.mean for one in found),
-        error=tuple(one.high - one.mean for one in found),
+    return bars(
+        "Held-out loss on mixed hardware",
+        names=tuple(SLOW),
+        groups={
+            mode: [paired_shared(rows[ratio, mode], rows[ratio, ALL]) for ratio in SLOW]
+            for mode in (FIRST, GRACE, EQUAL, STREAMING)
+        },
+        x_label="slow half",
+        y_label="against K = 8, %",
     )

@@ -14,8 +14,9 @@ from functools import partial
 
 from atoll.sim.lab.cell import Method, Row, Size
 from atoll.sim.lab.experiments.common import Arm, Place, ask
+from atoll.sim.lab.experiments.losses import bars
 from atoll.sim.lab.paired import Difference, claim_below, interval, mean_sd, paired
-from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table
+from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
 
 __all__ = ["NON_IID", "NonIid", "Setting"]
 
@@ -122,25 +123,16 @@ def _claim(rows: Rows, learners: int) -> Claim:
 
 
 def _picture(rows: Rows) -> Picture:
-    series = []
-    for method in METHODS:
-        for own_parts in (False, True):
-            arms = [Setting(method, learners, own_parts) for learners in COUNTS]
-            found = [paired(rows[arm], rows[DP]) for arm in arms]
-            series.append(
-                Series(
-                    name=f"{NAMES[method]}, {'own parts' if own_parts else 'mixed'}",
-                    x=tuple(map(float, range(len(found)))),
-                    y=tuple(one.mean for one in found),
-                    error=tuple(one.high - one.mean for one in found),
-                )
-            )
-    return Picture(
-        title="Each learner on its own part of the library",
-        kind="bars",
+    return bars(
+        "Each learner on its own part of the library",
+        names=tuple(f"M = {learners}" for learners in COUNTS),
+        groups={
+            f"{NAMES[method]}, {'own parts' if own_parts else 'mixed'}": [
+                paired(rows[Setting(method, learners, own_parts)], rows[DP]) for learners in COUNTS
+            ]
+            for method in METHODS
+            for own_parts in (False, True)
+        },
         x_label="learners",
         y_label="held-out loss against Data-Parallel, %",
-        series=tuple(series),
-        names=tuple(f"M = {learners}" for learners in COUNTS),
-        zero_line=True,
     )

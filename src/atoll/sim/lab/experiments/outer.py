@@ -7,9 +7,10 @@ that way. So one pair of settings is not expected to suit both H = 4 and H = 96.
 
 A setting that moves the model further in a round wants smaller steps in between, so each is tried at the
 tuned learning rate times 0.71 and 1.41; at H = 24, which the rate was tuned for, at that rate too, for all
-settings alike. The first stage tries the grid at the seed for tuning, which no claim
-uses; there each setting gets its rate, and the best three of each H are chosen. The second stage gives these,
-our defaults and plain averaging (the mean of the learners' values: no RDA, eta 1, mu 0) all seeds.
+settings alike. The first stage tries the grid at the seed for tuning, which no claim uses, and chooses the
+best three of each H. These, our defaults and plain averaging (the mean of the learners' values: no RDA,
+eta 1, mu 0) are then tried beyond their best rate while that is the lowest or the highest. The last stage
+gives them all seeds.
 
 The grid is of fixed settings. Our defaults have a pair by H as well, and on top of it momentum that warms up
 and cools down, their own window for the late, and rates around their own.
@@ -24,12 +25,12 @@ from dataclasses import dataclass, replace
 from atoll.config import SyncConfig, default_outer
 from atoll.sim.lab.cell import Row, Size
 from atoll.sim.lab.experiments.common import Arm, Place, ask
-from atoll.sim.lab.experiments.losses import bars, mean_loss, rank_of, shown_loss
-from atoll.sim.lab.paired import Difference, claim_below, interval, paired, spread
+from atoll.sim.lab.experiments.losses import bars, beyond, mean_loss, rank_of, shown_loss
+from atoll.sim.lab.paired import Difference, claim_below, interval, paired, paired_shared, spread
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
-from atoll.sim.lab.tuned import TUNING_SEED, tuned
+from atoll.sim.lab.tuned import RATE_STEP, TUNING_SEED, rounded, tuned
 
-__all__ = ["INTERVALS", "OUTER", "RATE_FACTORS", "Outer", "Setting", "grid"]
+__all__ = ["INTERVALS", "MOST_RATES", "OUTER", "RATE_STEPS", "Outer", "Setting", "grid"]
 
 LEARNERS = 4
 INTERVALS = (4, 24, 96)
@@ -37,9 +38,10 @@ BEST = 3
 """How many of each H are given all seeds."""
 
 RULES = {"rda": "RDA", "mean": "mean"}
-ROOT = 2**0.5
-RATE_FACTORS = {4: (1 / ROOT, ROOT), 24: (1 / ROOT, 1.0, ROOT), 96: (1 / ROOT, ROOT)}
-"""By H: of the learning rate that was tuned at H = 24."""
+RATE_STEPS = {4: (-1, 1), 24: (-1, 0, 1), 96: (-1, 1)}
+"""By H: steps of `RATE_STEP` from the learning rate that was tuned at H = 24."""
+MOST_RATES = 6
+"""Of one setting."""
 TRIED: tuple[tuple[str, float, float], ...] = (
     ("rda", 0.4, 0.0), ("rda", 0.7, 0.0), ("rda", 0.4, 0.5), ("rda", 0.4, 0.8), ("rda", 0.4, 0.9),
     ("rda", 0.7, 0.9), ("mean", 1.0, 0.0), ("mean", 1.0, 0.5), ("mean", 0.7, 0.8), ("mean", 0.7, 0.9),
@@ -71,18 +73,18 @@ class Setting:
         pair = f"{RULES[self.merge_rule]}, eta {self.eta:g}, mu {self.mu:g}"
         return f"our defaults: {pair}" if self.is_default else pair
 
-    def arm(self, size: Size, factor: float) -> Arm:
-        """Its cells, by seed, at so many times the tuned learning rate."""
+    def arm(self, size: Size, step: int) -> Arm:
+        """Its cells, by seed, so many steps from the tuned learning rate."""
         place = Place("decoupled", LEARNERS, settings_of="defaults" if self.is_default else None)
-        rate = float(f"{factor * tuned('text', size, place.settings, LEARNERS).learning_rate:.3g}")
+        rate = rounded(RATE_STEP**step * tuned("text", size, place.settings, LEARNERS).learning_rate)
         return place.arm(
             size, interval_steps=self.interval_steps, eta=self.eta, mu=self.mu, merge_rule=self.merge_rule,
             learning_rate=rate,
         )  # fmt: skip
 
 
-Screened = Mapping[tuple[Setting, float], Row]
-"""At the seed for tuning, by setting and factor of the learning rate."""
+Screened = Mapping[Setting, Mapping[int, Row]]
+"""At the seed for tuning, by setting and step of the learning rate."""
 
 
 def default_at(interval_steps: int) -> Setting:
@@ -112,16 +114,19 @@ class Outer:
     about: str = "eta and mu at H = 4, 24, 96, against our defaults by H and against plain averaging"
 
     def stages(self, request: Request) -> Stages:
-        """The grid at the seed for tuning, then the best of it at all others."""
-        tried = [
-            (setting, by) for steps in INTERVALS for setting in grid(steps) for by in RATE_FACTORS[steps]
-        ]
-        rows = yield [setting.arm(request.size, by)(TUNING_SEED) for setting, by in tried]
-        screened = dict(zip(tried, rows, strict=True))
-        chosen = {setting: _best_factor(screened, setting) for setting, _ in tried}
-        final = [setting for steps in INTERVALS for setting in _finalists(screened, chosen, steps)]
-        arms = {setting: setting.arm(request.size, chosen[setting]) for setting in final}
-        return _report(_Found(screened, chosen, (yield from ask(arms, request.seeds))))
+        """The grid at the seed for tuning, rates beyond for the best of it, then those at all seeds."""
+        screened: dict[Setting, dict[int, Row]] = {one: {} for steps in INTERVALS for one in grid(steps)}
+        wanted = [(one, step) for one in screened for step in RATE_STEPS[one.interval_steps]]
+        final: list[Setting] = []
+        while wanted:
+            rows = yield [one.arm(request.size, step)(TUNING_SEED) for one, step in wanted]
+            for (one, step), row in zip(wanted, rows, strict=True):
+                screened[one][step] = row
+            final = final or [one for steps in INTERVALS for one in _finalists(screened, steps)]
+            wanted = [(one, step) for one in final for step in beyond(screened[one], MOST_RATES)]
+        arms = {one: one.arm(request.size, _best_step(screened[one])) for one in final}
+        fine = [default_at(4), plain_at(4)]
+        return _report(_Found(screened, (yield from ask(arms, request.seeds, fine, request.fine_seeds()))))
 
 
 OUTER = Outer()
@@ -129,33 +134,30 @@ OUTER = Outer()
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What came of both stages."""
+    """What came of all stages."""
 
     screened: Screened
-    chosen: Mapping[Setting, float]
-    """The learning rate of each setting, as a factor of the tuned one."""
     rows: Mapping[Setting, Sequence[Row]]
     """Of those that were given all seeds."""
 
     def against_default(self, one: Setting) -> Difference:
-        return paired(self.rows[one], self.rows[default_at(one.interval_steps)])
+        return paired_shared(self.rows[one], self.rows[default_at(one.interval_steps)])
 
     def final(self, steps: int) -> list[Setting]:
         return [one for one in self.rows if one.interval_steps == steps]
 
 
-def _loss(screened: Screened, setting: Setting, factor: float) -> float:
-    return mean_loss([screened[setting, factor]])
+def _best_step(tried: Mapping[int, Row]) -> int:
+    return min(tried, key=lambda step: mean_loss([tried[step]]))
 
 
-def _best_factor(screened: Screened, setting: Setting) -> float:
-    factors = RATE_FACTORS[setting.interval_steps]
-    return min(factors, key=lambda factor: _loss(screened, setting, factor))
+def _best_loss(tried: Mapping[int, Row]) -> float:
+    return mean_loss([tried[_best_step(tried)]])
 
 
-def _finalists(screened: Screened, chosen: Mapping[Setting, float], steps: int) -> list[Setting]:
+def _finalists(screened: Screened, steps: int) -> list[Setting]:
     """The best of the grid, our default and plain averaging, in the order of the grid."""
-    ranked = sorted(grid(steps), key=lambda one: _loss(screened, one, chosen[one]))
+    ranked = sorted(grid(steps), key=lambda one: _best_loss(screened[one]))
     kept = {*ranked[:BEST], default_at(steps), plain_at(steps)}
     return [setting for setting in grid(steps) if setting in kept]
 
@@ -168,7 +170,9 @@ def _report(found: _Found) -> Report:
         claims=_claims(found, best[24]),
         notes=(
             f"Seed {TUNING_SEED} chose the learning rate of each setting and who was given all seeds: the "
-            f"best {BEST} of each H, our defaults and plain averaging. It is in no mean and in no claim.",
+            f"best {BEST} of each H, our defaults and plain averaging. These were tried beyond their best "
+            f"rate too while that was the lowest or the highest, at {MOST_RATES} rates at most. The seed is "
+            "in no mean and in no claim.",
             "Plain averaging merges by the mean with eta 1 and mu 0. Our defaults have momentum that warms "
             "up and cools down, rounds that wait by worth, and their own learning rate; up to H = 8 their "
             "mu is 0, which leaves plain averaging with another window.",
@@ -184,31 +188,37 @@ def _report(found: _Found) -> Report:
 def _best_other(found: _Found, steps: int) -> Setting:
     """The best setting beside our default at the seed for tuning, so that no claim's seeds chose it."""
     others = [one for one in found.final(steps) if not one.is_default]
-    return min(others, key=lambda one: _loss(found.screened, one, found.chosen[one]))
+    return min(others, key=lambda one: _best_loss(found.screened[one]))
 
 
 def _table(found: _Found, steps: int) -> Table:
     def rank(one: Setting) -> tuple[bool, float]:
         if one in found.rows:
             return False, rank_of(found.against_default(one))
-        return True, _loss(found.screened, one, found.chosen[one])
+        return True, _best_loss(found.screened[one])
 
+    rates = _rates(found, steps)
     return Table(
         title=f"Outer settings at H = {steps}, M = {LEARNERS}, best first",
         columns=(
-            "outer", "learning rate x", *(f"seed 0, rate x {by:.2f}" for by in RATE_FACTORS[steps]), "seeds",
+            "outer", "learning rate x", *(f"seed 0, rate x {RATE_STEP**step:.2f}" for step in rates), "seeds",
             "held-out loss", "against our defaults",
         ),
-        rows=tuple(_line(found, one) for one in sorted(grid(steps), key=rank)),
+        rows=tuple(_line(found, one, rates) for one in sorted(grid(steps), key=rank)),
     )  # fmt: skip
 
 
-def _line(found: _Found, one: Setting) -> tuple[str, ...]:
-    rows = found.rows.get(one, ())
+def _rates(found: _Found, steps: int) -> list[int]:
+    """The steps that some setting was tried at."""
+    return sorted({step for one in grid(steps) for step in found.screened[one]})
+
+
+def _line(found: _Found, one: Setting, rates: Sequence[int]) -> tuple[str, ...]:
+    rows, tried = found.rows.get(one, ()), found.screened[one]
     return (
         one.name,
-        f"{found.chosen[one]:.2f}",
-        *(shown_loss([found.screened[one, by]]).split(" ±")[0] for by in RATE_FACTORS[one.interval_steps]),
+        f"{RATE_STEP ** _best_step(tried):.2f}",
+        *(shown_loss([tried[step]]).split(" ±")[0] if step in tried else "-" for step in rates),
         f"{len(rows)}",
         shown_loss(rows) if rows else "-",
         "-" if one.is_default or not rows else interval(found.against_default(one)),

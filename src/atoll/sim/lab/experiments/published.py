@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["AUTHORS", "EXPONENTS", "EXTENSION", "RULE", "extended_gap"]
+__all__ = ["AUTHORS", "EXPONENTS", "EXTENSION", "RULE", "extended_gap", "law"]
 
 AUTHORS: Mapping[int, tuple[tuple[float, float], ...]] = MappingProxyType({
     2: ((35e6, 0.7), (90e6, 0.5), (180e6, 0.3), (335e6, 0.1), (550e6, 0.2), (1.3e9, 0.2), (2.4e9, -0.1),
@@ -44,9 +44,10 @@ def extended_gap(parameters: float, learners: int) -> float | None:
     """Percent of Data-Parallel's loss, for a model below 35M parameters; None for an M without figures."""
     if learners not in EXPONENTS:
         return None
-    return min(_law(parameters, larger) for larger in EXPONENTS if larger >= learners)
+    return min(law(parameters, larger) for larger in EXPONENTS if larger >= learners)
 
 
-def _law(parameters: float, learners: int) -> float:
+def law(parameters: float, learners: int) -> float:
+    """The power law of this M alone, in percent: through the authors' point at 35M, by their exponent."""
     anchor, gap = AUTHORS[learners][0]
     return float(gap * (parameters / anchor) ** -EXPONENTS[learners])

@@ -3,7 +3,8 @@
 The sweep tunes every method at text, `tiny`, M = 4. Elsewhere (another M, size or task) each method gets the
 same three tries: the transferred rate (`tuned.transferred`) times 0.71, 1 and 1.41, at the seed for tuning.
 Where the best of them is the lowest or the highest, the next one beyond it is tried, until the best lies
-between two others or `MOST` were tried: nobody is judged at the edge of what was tried.
+between two others or `MOST` were tried: nobody is judged at the edge of what was tried. One seed is noisy,
+and such a search may end in a dip of luck; so what the next larger size chose is tried too, if it was not.
 The asked-for size says which places are tried, so that one command stays affordable: at sizes other than
 `tiny` Data-Parallel and Decoupled by our defaults at M = 2, 4, 8 are, and all others take the factor that
 this found.
@@ -15,26 +16,33 @@ For the same reason rounds wait as in the paper: in a calm fleet our grace windo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from atoll.sim.lab.cell import Cell, Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place
+from atoll.sim.lab.experiments.losses import beyond, mean_loss
 from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
-from atoll.sim.lab.report import Picture, Report, Request, Series, Stages, Table
-from atoll.sim.lab.tuned import PAPER_WINDOW, TUNING_SEED, carried, factor_below, transferred
+from atoll.sim.lab.experiments.tries import Tries, best_of, open_ends, picture_of, search, table_of
+from atoll.sim.lab.report import Picture, Report, Request, Stages
+from atoll.sim.lab.tuned import (
+    PAPER_WINDOW,
+    RATE_STEP,
+    TUNING_SEED,
+    carried,
+    rounded,
+    steps_above,
+    steps_below,
+    transferred,
+)
 
-__all__ = ["MOST", "RATES_AROUND", "Rates", "places"]
+__all__ = ["MOST", "RATES_AROUND", "Rates", "by_defaults", "places"]
 
-STEP = math.sqrt(2)
-"""Between two rates."""
 FIRST = (-1, 0, 1)
 """Steps from the centre that are tried everywhere."""
 MOST = 9
-"""Tries at one place."""
-BEST = "best"
+"""Tries in a row at one place."""
 MOST_LINES = 6
 """Of one picture."""
 
@@ -50,12 +58,13 @@ mu, and at the end of its grid for some; here it is looked at once more."""
 def places(size: Size) -> tuple[Place, ...]:
     """Where other experiments train at this size."""
     if size != "tiny":
-        return (Place("data-parallel"), *_by_defaults())
+        return (Place("data-parallel"), *by_defaults())
     text = [Place(method, learners) for method, counts in TINY.items() for learners in counts]
-    return (*text, *_by_defaults(), *_of_task("moe"), *_of_task("vision"))
+    return (*text, *by_defaults(), *_of_task("moe"), *_of_task("vision"))
 
 
-def _by_defaults() -> list[Place]:
+def by_defaults() -> list[Place]:
+    """Decoupled by our defaults, at every M."""
     return [Place("decoupled", m, settings_of="defaults") for m in COUNTS]
 
 
@@ -77,129 +86,92 @@ class Rates:
 
     def stages(self, request: Request) -> Stages:
         """Three runs at every place of the asked-for size, then one more where the best is at an end."""
-        found: dict[Place, dict[int, Row]] = {place: {} for place in places(request.size)}
-        start = {place: _start(place, request.size) for place in found}
-        while wanted := [
-            (place, step) for place, tried in found.items() for step in _next(tried, start[place])
-        ]:
-            rows = yield [_cell(place, request.size, STEP**step) for place, step in wanted]
-            for (place, step), row in zip(wanted, rows, strict=True):
-                found[place][step] = row
-        by_rate = {place: [tried[step] for step in sorted(tried)] for place, tried in found.items()}
-        return _report(request.size, by_rate)
+        tries = yield from search(
+            places(request.size),
+            lambda tried, place: _next(tried, place, request.size),
+            lambda place, step: _cell(place, request.size, step),
+        )
+        return _report(request.size, tries)
 
 
 RATES_AROUND = Rates()
 
 
-def _start(place: Place, size: Size) -> int:
-    """Steps from the carried rate to the one that the next smaller size would have."""
-    return round(math.log(factor_below(size, place.settings, place.learners), STEP))
-
-
-def _next(tried: Mapping[int, Row], start: int) -> tuple[int, ...]:
+def _next(tried: Mapping[int, Row], place: Place, size: Size) -> tuple[int, ...]:
     """The steps to try next at one place; none if the best is bracketed."""
     if not tried:
+        start = steps_below(size, place.settings, place.learners)
         return tuple(start + step for step in FIRST)
-    low, high = min(tried), max(tried)
-    best = min(tried, key=lambda step: _loss(tried[step]))
-    if len(tried) >= MOST or low < best < high:
+    if more := beyond(_row_of_best(tried), MOST):
+        return more
+    above = steps_above(size, place.settings, place.learners)
+    if above is None or above in tried:
         return ()
-    return (low - 1,) if best == low else (high + 1,)
+    return tuple(step for step in (above + step for step in FIRST) if step not in tried)
 
 
-def _cell(place: Place, size: Size, factor: float) -> Cell:
+def _row_of_best(tried: Mapping[int, Row]) -> Mapping[int, Row]:
+    """Those that were tried without a gap between them and the best."""
+    low = high = min(tried, key=lambda step: mean_loss([tried[step]]))
+    while low - 1 in tried:
+        low -= 1
+    while high + 1 in tried:
+        high += 1
+    return {step: tried[step] for step in range(low, high + 1)}
+
+
+def _cell(place: Place, size: Size, step: int) -> Cell:
     centre = transferred if size == "tiny" else carried
     found = centre(place.task, size, place.settings, place.learners)
-    rate = float(f"{factor * found.learning_rate:.3g}")
-    return place.cell(size, TUNING_SEED, learning_rate=rate, **PAPER_WINDOW)
+    rate = rounded(RATE_STEP**step * found.learning_rate)
+    return place.cell(size, TUNING_SEED, learning_rate=rate, batch=found.batch, **PAPER_WINDOW)
 
 
-def _report(size: Size, found: Mapping[Place, Sequence[Row]]) -> Report:
-    best = {place: _best(rows) for place, rows in found.items()}
-    marks = {place: _mark(best[place], rows) for place, rows in found.items()}
-    lines = [
-        _line(place, row, marks[place] if row is best[place] else "")
-        for place, rows in found.items()
-        for row in rows
-    ]
+def _rate(cell: Cell) -> float:
+    return cell.learning_rate
+
+
+def _report(size: Size, tries: Tries) -> Report:
     notes = [
         f"{len(FIRST)} runs for every method at every place, and one more beyond the best while that is the "
-        f"lowest or the highest, {MOST} at most; always one seed, seed 0.",
-        "The best rates are copied into atoll/sim/lab/tuned.py (RATES, FACTORS) by hand.",
+        f"lowest or the highest, {MOST} in a row at most; then those around what the next larger size "
+        "chose, if it was not tried. Always one seed, seed 0.",
+        "The best rates are copied into atoll/sim/lab/tuned.py (RATES, STEPS) by hand.",
     ]
-    if at_end := [place.name for place, mark in marks.items() if mark != BEST]:
+    if ends := open_ends(tries, _rate):
         notes.append(
             "The best is still the lowest or the highest, and a better rate may lie beyond, "
-            f"at: {'; '.join(at_end)}."
+            f"at: {'; '.join(ends)}."
         )
     if size != "tiny":
         notes.append(
             "At this size only Data-Parallel and Decoupled by our defaults are tried: other methods take the "
-            "factor that was found for it at the same M."
+            "steps that were found for it at the same M."
         )
     return Report(
-        tables=(
-            Table(
-                title=f"Learning rates, {size}",
-                columns=("where", "batch", "learning rate", "held-out loss", ""),
-                rows=tuple(lines),
-            ),
-        ),
-        pictures=_pictures(size, found),
+        tables=(table_of(f"Learning rates, {size}", tries, _rate),),
+        pictures=_pictures(size, tries),
         notes=tuple(notes),
-        figures={f"{place.name} learning rate": row.cell.learning_rate for place, row in best.items()},
+        figures={
+            f"{place.name} learning rate": best_of(rows).cell.learning_rate for place, rows in tries.items()
+        },
     )
 
 
-def _best(rows: Sequence[Row]) -> Row:
-    return min(rows, key=_loss)
-
-
-def _loss(row: Row) -> float:
-    """Infinite if the run did not end in a number."""
-    return row.heldout_loss if math.isfinite(row.heldout_loss) else math.inf
-
-
-def _mark(best: Row, rows: Sequence[Row]) -> str:
-    """What stands beside the best: a rate at an end may not be the best there is."""
-    rates = [row.cell.learning_rate for row in rows]
-    if best.cell.learning_rate == min(rates):
-        return f"{BEST}, the lowest tried"
-    return f"{BEST}, the highest tried" if best.cell.learning_rate == max(rates) else BEST
-
-
-def _line(place: Place, row: Row, mark: str) -> tuple[str, ...]:
-    loss = f"{row.heldout_loss:.4f}" if math.isfinite(row.heldout_loss) else "diverged"
-    return place.name, f"{row.cell.batch}", f"{row.cell.learning_rate:.3g}", loss, mark
-
-
-def _pictures(size: Size, found: Mapping[Place, Sequence[Row]]) -> tuple[Picture, ...]:
+def _pictures(size: Size, tries: Tries) -> tuple[Picture, ...]:
     """One for each task; one for each of its methods if a task has too many places for one."""
     made = []
-    for task in dict.fromkeys(place.task for place in found):
-        places = [place for place in found if place.task == task]
+    for task in dict.fromkeys(place.task for place in tries):
+        places = [place for place in tries if place.task == task]
         if len(places) <= MOST_LINES:
-            made.append(_picture(f"{task}, {size}", places, found))
+            made.append(_picture(f"{task}, {size}", places, tries))
             continue
         for label in dict.fromkeys(place.label for place in places):
             alike = [place for place in places if place.label == label]
-            made.append(_picture(f"{task}, {size}, {label}", alike, found))
+            made.append(_picture(f"{task}, {size}, {label}", alike, tries))
     return tuple(made)
 
 
-def _picture(where: str, places: Sequence[Place], found: Mapping[Place, Sequence[Row]]) -> Picture:
-    """Each place against its own best."""
-    series = []
-    for place in places:
-        rows = found[place]
-        lowest = _best(rows).heldout_loss
-        shown = [
-            (row.cell.learning_rate, row.heldout_loss) for row in rows if math.isfinite(row.heldout_loss)
-        ]
-        above = tuple(100 * (loss / lowest - 1) for _, loss in shown)
-        series.append(Series(name=place.name, x=tuple(rate for rate, _ in shown), y=above))
-    return Picture(
-        title=f"Learning rates, {where}", x_label="learning rate",
-        y_label="held-out loss above the best (%)", series=tuple(series), log_x=True,
-    )  # fmt: skip
+def _picture(where: str, places: Sequence[Place], tries: Tries) -> Picture:
+    shown = {place: tries[place] for place in places}
+    return picture_of(f"Learning rates, {where}", shown, _rate, "learning rate")

@@ -1,15 +1,21 @@
 """How the gap to Data-Parallel shrinks with the model, laid beside the published curve.
 
-Data-Parallel and Decoupled by our defaults at M = 2, 4, 8 are trained at every size up to the one asked for.
-For each M a power law gap = a N^-b is fitted to the gaps of all seeds (`fit_power`: on the linear scale, so
-that a gap below zero counts). Two things are claimed: b is at least the published exponent, and every gap is
-at or below the published curve extended to that size.
+Data-Parallel, the mean of its last tenth, and Decoupled by our defaults at M = 2, 4, 8 are trained at every
+size up to the one asked for; small ones are cheap and get more seeds. For each M three things are claimed:
+
+- **Below the curve**: at every size the gap is at or below the published one, extended to that size. The
+  size that comes nearest to it is told.
+- **Below the authors' smallest model**: at the largest size the gap is at or below what the authors measured
+  at 35M parameters, to Data-Parallel with the mean of its last tenth, the harder baseline.
+- **Shrinking as fast**: the authors' gap shrinks as N^-b. Ours is taken as a share of that law, and a line is
+  fitted to the shares by the logarithm of the size (`fit_trend`, all seeds, the same noise in every gap):
+  the share must not grow. That asks for no logarithm of a gap, so one below zero counts as it is. Where the
+  gap is not above zero at the largest size nothing is left to shrink, and nothing is claimed.
 
 Where M learners with an example each make a larger batch than the law of batches wants, which happens at the
-smallest sizes, the gap is larger for that reason alone, and the fit would be too steep: those points are
+smallest sizes, the gap is larger for that reason alone, and the line would fall too steeply: those points are
 shown and not fitted. What is common to the seeds of a size (a rate that was chosen once, a batch rounded to a
-power of two) is not in their spread, so the exponent's interval is the wider of two: that of all seeds, and
-that of the means of the sizes.
+power of two) is not in their spread: the line through the means of the sizes stands beside the other.
 """
 
 from __future__ import annotations
@@ -19,11 +25,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atoll.sim.lab.cell import SIZES, Row, Size
-from atoll.sim.lab.experiments.common import Place, ask, half_widths, seeds_of, shown_number
+from atoll.sim.lab.experiments.common import Place, ask, series_of, shown_number
 from atoll.sim.lab.experiments.losses import shown_loss
-from atoll.sim.lab.experiments.parity import gap_claim
-from atoll.sim.lab.experiments.published import AUTHORS, EXPONENTS, EXTENSION, RULE, extended_gap
-from atoll.sim.lab.paired import Difference, Power, claim_at_least, fit_power, interval, paired
+from atoll.sim.lab.experiments.parity import AVERAGE_LAST
+from atoll.sim.lab.experiments.published import AUTHORS, EXPONENTS, EXTENSION, RULE, extended_gap, law
+from atoll.sim.lab.paired import (
+    Difference,
+    Trend,
+    claim_at_least,
+    claim_below,
+    fit_trend,
+    interval,
+    paired,
+    percent,
+)
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table
 from atoll.sim.lab.tuned import is_floored
 
@@ -31,11 +46,18 @@ __all__ = ["COUNTS", "SCALING", "Scaling"]
 
 COUNTS = (2, 4, 8)
 BASE = Place("data-parallel")
+AVERAGED = Place("data-parallel", average_last=AVERAGE_LAST)
+CHEAP: tuple[Size, ...] = ("0.05M", "tiny", "0.2M")
+MORE_SEEDS = 2
+"""For sizes that are cheap."""
 
 
 def ours(learners: int) -> Place:
     """Decoupled by our defaults."""
     return Place("decoupled", learners, settings_of="defaults")
+
+
+PLACES = (BASE, AVERAGED, *map(ours, COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +70,13 @@ class Scaling:
     )
 
     def stages(self, request: Request) -> Stages:
-        """One stage: four methods at every size, small ones first."""
+        """One stage: five methods at every size, small ones first."""
         sizes = SIZES[: SIZES.index(request.size) + 1]
-        places = [BASE, *map(ours, COUNTS)]
-        arms = {(size, place): place.arm(size) for size in sizes for place in places}
-        rows = yield from ask(arms, request.seeds)
-        points = [_Point(size, {place: rows[size, place] for place in places}) for size in sizes]
-        return _report(points)
+        arms = {(size, place): place.arm(size) for size in sizes for place in PLACES}
+        cheap = [arm for arm in arms if arm[0] in CHEAP]
+        more = request.seeds + MORE_SEEDS if request.seeds > 1 else 1
+        rows = yield from ask(arms, request.seeds, cheap, more)
+        return _report([_Point(size, {place: rows[size, place] for place in PLACES}) for size in sizes])
 
 
 SCALING = Scaling()
@@ -71,8 +93,12 @@ class _Point:
     def parameters(self) -> int:
         return self.rows[BASE][0].parameters
 
-    def gap(self, learners: int) -> Difference:
-        return paired(self.rows[ours(learners)], self.rows[BASE])
+    @property
+    def seeds(self) -> int:
+        return len(self.rows[BASE])
+
+    def gap(self, learners: int, base: Place = BASE) -> Difference:
+        return paired(self.rows[ours(learners)], self.rows[base])
 
     def is_floored(self, learners: int) -> bool:
         return is_floored("text", self.size, learners)
@@ -83,111 +109,198 @@ class _Point:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The share of the published law, by doublings of the size; zero is the largest size."""
+
+    points: Sequence[_Point]
+    learners: int
+    largest: int
+    """Parameters."""
+
+    def by_seed(self) -> Trend | None:
+        """Through the gaps of all seeds; None if there is no second size, or a gap is not finite."""
+        return self._fit([(point, gap) for point in self.points for gap in point.gap(self.learners).values])
+
+    def by_size(self) -> Trend | None:
+        """Through the means of the sizes."""
+        return self._fit([(point, point.gap(self.learners).mean) for point in self.points])
+
+    def _fit(self, gaps: Sequence[tuple[_Point, float]]) -> Trend | None:
+        x = [self.doublings(point.parameters) for point, _ in gaps]
+        if len(set(x)) < 2 or not all(math.isfinite(gap) for _, gap in gaps):
+            return None
+        laws = [law(point.parameters, self.learners) for point, _ in gaps]
+        return fit_trend(x, [gap for _, gap in gaps], laws)
+
+    def doublings(self, parameters: float) -> float:
+        return math.log2(parameters / self.largest)
+
+
 def _report(points: Sequence[_Point]) -> Report:
-    fits = {m: _fit(points, m) for m in COUNTS}
-    claims = [_steepness(fits[m], m, len(points[0].rows[BASE])) for m in COUNTS]
-    claims += [
-        gap_claim(f"decoupled M={m}, {point.size}", point.gap(m), point.extended(m))
-        for m in COUNTS
-        for point in points
-    ]
-    figures = {f"gap at M={m}, {point.size}": point.gap(m).mean for m in COUNTS for point in points}
-    figures |= {f"exponent at M={m}": -fit.exponent for m, fit in fits.items() if fit}
+    largest = points[-1]
+    everything = {m: _Line(points, m, largest.parameters) for m in COUNTS}
+    lines = {
+        m: replace(line, points=[point for point in points if not point.is_floored(m)])
+        for m, line in everything.items()
+    }
+    shrinking = [m for m in COUNTS if not largest.gap(m).mean <= 0]
+    claims = [_nearest(points, m) for m in COUNTS]
+    claims += [_against_authors(largest, m) for m in COUNTS]
+    claims += [_shrinks(lines[m], m, largest.seeds) for m in shrinking]
     return Report(
-        tables=(_gaps_table(points), _fits_table(fits)),
-        pictures=(_picture(points, fits),),
+        tables=(_gaps_table(points), _lines_table([*lines.values(), *everything.values()], largest.size)),
+        pictures=(_picture(points, lines),),
         claims=tuple(claims),
-        notes=(RULE,),
-        figures=figures,
+        notes=(RULE, *(_nothing_left(m, largest.size) for m in COUNTS if m not in shrinking)),
+        figures={f"gap at M={m}, {point.size}": point.gap(m).mean for m in COUNTS for point in points},
     )
 
 
-def _fit(points: Sequence[_Point], learners: int) -> Power | None:
-    """None if there is no second size, or a run that did not end in a finite loss."""
-    fitted = [point for point in points if not point.is_floored(learners)]
-    pairs = [(float(point.parameters), gap) for point in fitted for gap in point.gap(learners).values]
-    if len({x for x, _ in pairs}) < 2 or not all(math.isfinite(gap) for _, gap in pairs):
-        return None
-    by_seed = fit_power([x for x, _ in pairs], [y for _, y in pairs])
-    by_size = fit_power(
-        [float(point.parameters) for point in fitted], [point.gap(learners).mean for point in fitted]
-    )
-    return replace(
-        by_seed,
-        exponent_low=min(by_seed.exponent_low, by_size.exponent_low),
-        exponent_high=max(by_seed.exponent_high, by_size.exponent_high),
-    )
-
-
-def _steepness(fit: Power | None, learners: int, seeds: int) -> Claim:
-    """Whether the gap shrinks at least as fast as the published one."""
-    limit = EXPONENTS[learners]
+def _nearest(points: Sequence[_Point], learners: int) -> Claim:
+    """At every size below the curve: the claim of the size where least is between them."""
+    nearest = min(points, key=lambda point: _room(point, learners))
     text = (
-        f"decoupled M={learners}: the gap shrinks with size at least as fast as the published one "
-        f"(N^-{limit} by our reading)."
+        f"decoupled, our defaults M={learners}: at every size the gap to Data-Parallel is at or below the "
+        f"published curve extended here (ours); nearest to it at {nearest.size}."
     )
-    if fit is None or fit.scale <= 0:
-        why = "Two sizes with finite losses are needed." if fit is None else "The gap is not above zero."
+    return claim_below(text, nearest.gap(learners), round(nearest.extended(learners), 2))
+
+
+def _room(point: _Point, learners: int) -> float:
+    """From the upper end of the gap to the curve; what did not end in a finite number has least."""
+    gap = point.gap(learners)
+    return point.extended(learners) - (gap.high if math.isfinite(gap.mean) else math.inf)
+
+
+def _against_authors(largest: _Point, learners: int) -> Claim:
+    """Against the smallest model of the authors, by the harder baseline."""
+    parameters, theirs = AUTHORS[learners][0]
+    text = (
+        f"decoupled, our defaults M={learners}, {largest.size}: the gap to Data-Parallel with the mean of "
+        f"its last {percent(AVERAGE_LAST, 0)} is at or below what the authors measured at "
+        f"{parameters / 1e6:.0f}M parameters."
+    )
+    return claim_below(text, largest.gap(learners, AVERAGED), theirs)
+
+
+def _shrinks(line: _Line, learners: int, seeds: int) -> Claim:
+    """Whether the gap shrinks at least as fast as the published one: its share of the law does not grow."""
+    text = (
+        f"decoupled, our defaults M={learners}: the gap shrinks with size at least as fast as the published "
+        f"one (N^-{EXPONENTS[learners]} by our reading): as a share of that law it falls by."
+    )
+    fit, unit = line.by_seed(), "points a doubling"
+    if fit is None:
         return Claim(
-            text=text, value=math.nan, low=-math.inf, high=math.inf, limit=limit, seeds=seeds,
-            verdict="not resolved", advice=f"{why} There is no shrinking to measure.", unit="",
+            text=text, value=math.nan, low=-math.inf, high=math.inf, limit=0.0, seeds=seeds,
+            verdict="not resolved", advice="Two sizes with finite losses are needed.", unit=unit,
         )  # fmt: skip
-    claim = claim_at_least(text, -fit.exponent, -fit.exponent_high, -fit.exponent_low, limit, seeds, unit="")
+    low, high = (-100 * end for end in (fit.slope_high, fit.slope_low))
+    if seeds == 1:
+        low, high = -math.inf, math.inf
+    claim = claim_at_least(text, -100 * fit.slope, low, high, 0.0, seeds, unit)
     is_open = claim.verdict == "not resolved" and seeds > 1
-    return replace(claim, advice="More sizes would tell, not more seeds." if is_open else claim.advice)
+    return replace(claim, advice="More seeds or more sizes would tell." if is_open else claim.advice)
+
+
+def _nothing_left(learners: int, size: Size) -> str:
+    return (
+        f"M={learners}: at {size} the mean gap is not above zero. Nothing is left to shrink, and no claim is "
+        "made of how fast it does."
+    )
 
 
 def _gaps_table(points: Sequence[_Point]) -> Table:
-    columns = ["size", "parameters", "Data-Parallel"]
-    for m in COUNTS:
-        columns += [f"M={m}: gap", f"M={m}: {EXTENSION}"]
-    lines = []
-    for point in points:
-        line = [point.size, f"{point.parameters:,}", shown_loss(point.rows[BASE])]
-        for m in COUNTS:
-            mark = " *" if point.is_floored(m) else ""
-            line += [interval(point.gap(m)) + mark, shown_number(point.extended(m))]
-        lines.append(tuple(line))
+    rows = [_gap_row(point, place) for place in PLACES for point in points]
     return Table(
-        title=f"scaling: the gap of Decoupled to Data-Parallel, {seeds_of(points[0].rows[BASE])}",
-        columns=tuple(columns),
-        rows=tuple(lines),
+        title="scaling: the gap to Data-Parallel by size",
+        columns=(
+            "method", "M", "size", "parameters", "batch", "seeds", "held-out loss", "gap to Data-Parallel",
+            f"gap to its mean of the last {percent(AVERAGE_LAST, 0)}", EXTENSION, "share of the law",
+        ),
+        rows=tuple(rows),
         notes=(
-            "Gaps are paired by seed: mean and 95 % interval.",
-            "*: M learners with an example each take a larger batch than suits the size. Not in the fit.",
+            "Loss: mean ± standard deviation over seeds. Gaps are paired by seed: mean and 95 % interval.",
+            "*: M learners with an example each take a larger batch than suits the size; not in the lines "
+            "below.",
+            "Share of the law: the gap, in that of the power law of the same M alone, which the extension "
+            "follows where that of a larger M is not below it.",
+        ),
+    )  # fmt: skip
+
+
+def _gap_row(point: _Point, place: Place) -> tuple[str, ...]:
+    rows, m = point.rows[place], place.learners
+    is_ours = place.method == "decoupled"
+    mark = " *" if is_ours and point.is_floored(m) else ""
+    gap = paired(rows, point.rows[BASE])
+    return (
+        place.label,
+        f"{m}" if is_ours else "-",
+        point.size,
+        f"{point.parameters:,}",
+        f"{rows[0].cell.batch}{mark}",
+        f"{len(rows)}",
+        shown_loss(rows),
+        "-" if place == BASE else interval(gap),
+        interval(point.gap(m, AVERAGED)) if is_ours else "-",
+        shown_number(point.extended(m)) if is_ours else "-",
+        shown_number(100 * gap.mean / law(point.parameters, m), 0) if is_ours else "-",
+    )
+
+
+def _lines_table(lines: Sequence[_Line], size: Size) -> Table:
+    rows = dict.fromkeys(_line_row(line) for line in lines if line.points)
+    return Table(
+        title="scaling: the gap as a share of the published law, by doublings of the model",
+        columns=("M", "sizes", f"share at {size}", "change a doubling", "through the means of the sizes"),
+        rows=tuple(sorted(rows, key=lambda row: int(row[0]))),
+        notes=(
+            "Change a doubling: slope of a line through the gaps of all seeds, in points of the share, with "
+            "its 95 % interval; below zero our gap shrinks faster than the published one. The last column "
+            "has the line through one mean of each size, whose interval holds what seeds of a size share.",
         ),
     )
 
 
-def _fits_table(fits: Mapping[int, Power | None]) -> Table:
-    lines = []
-    for m, fit in fits.items():
-        shown = ("-", "-")
-        if fit is not None:
-            shown = (f"{-fit.exponent:.2f}", f"{-fit.exponent_high:.2f}..{-fit.exponent_low:.2f}")
-        lines.append((f"{m}", *shown, f"{EXPONENTS[m]}"))
-    return Table(
-        title="scaling: the gap as N to the minus this",
-        columns=("M", "fitted", "95 % interval", "published"),
-        rows=tuple(lines),
-        notes=(
-            "Published: as the authors' gap shrinks from 35M parameters up, by our reading of their table.",
-        ),
+def _line_row(line: _Line) -> tuple[str, ...]:
+    fit, by_size = line.by_seed(), line.by_size()
+    return (
+        f"{line.learners}",
+        ", ".join(point.size for point in line.points),
+        "-" if fit is None else shown_number(100 * fit.at_zero, 0),
+        _shown_slope(fit),
+        _shown_slope(by_size),
     )
 
 
-def _picture(points: Sequence[_Point], fits: Mapping[int, Power | None]) -> Picture:
+def _shown_slope(fit: Trend | None) -> str:
+    if fit is None:
+        return "-"
+    if not math.isfinite(fit.slope_high):
+        return f"{100 * fit.slope:+.1f}"
+    return f"{100 * fit.slope:+.1f} ({100 * fit.slope_low:+.1f}..{100 * fit.slope_high:+.1f})"
+
+
+def _drawn(line: _Line, name: str, log_y: bool) -> Series | None:
+    """The line as gaps; on a logarithmic scale only where it is above zero."""
+    fit = line.by_seed()
+    if fit is None:
+        return None
+    sizes = [float(point.parameters) for point in line.points]
+    found = [(x, fit.at(line.doublings(x), law(x, line.learners))) for x in sizes]
+    shown = [(x, y) for x, y in found if y > 0 or not log_y]
+    return Series(name=name, x=tuple(x for x, _ in shown), y=tuple(y for _, y in shown))
+
+
+def _picture(points: Sequence[_Point], lines: Mapping[int, _Line]) -> Picture:
     """Logarithmic if every gap of ours has a logarithm; the authors' points below zero are then left out."""
     sizes = tuple(float(point.parameters) for point in points)
     gaps = {m: [point.gap(m) for point in points] for m in COUNTS}
     log_y = all(gap.mean > 0 for found in gaps.values() for gap in found)
-    series = []
-    for m, found in gaps.items():
-        means = tuple(gap.mean for gap in found)
-        series.append(Series(name=f"decoupled M={m}", x=sizes, y=means, error=half_widths(found)))
-    for m, fit in fits.items():
-        if fit is not None:
-            series.append(Series(name=f"fit M={m}", x=sizes, y=tuple(map(fit.at, sizes))))
+    series = [series_of(f"decoupled M={m}", found, sizes) for m, found in gaps.items()]
+    series += [drawn for m, line in lines.items() if (drawn := _drawn(line, f"line M={m}", log_y))]
     for m in COUNTS:
         shown = [(x, y) for x, y in AUTHORS[m] if y > 0 or not log_y]
         x, y = tuple(x for x, _ in shown), tuple(y for _, y in shown)

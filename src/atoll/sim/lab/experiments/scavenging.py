@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from atoll.sim.lab.cell import Fleet, Row
-from atoll.sim.lab.experiments.common import Arm, ask, mean_of
+from atoll.sim.lab.experiments.common import Arm, ask, mean_of, series_of
 from atoll.sim.lab.paired import Difference, as_check, claim_below, interval, interval_of, mean_sd, paired
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table
 from atoll.sim.lab.tuned import cell_for
@@ -137,12 +137,7 @@ def _time_picture(times: Mapping[int, Difference]) -> Picture:
         x_label="extra compute for half of the work, %",
         y_label="time, % of none",
         series=(
-            Series(
-                name="run of the lab",
-                x=x,
-                y=tuple(times[extra].mean for extra in EXTRA),
-                error=tuple(times[extra].high - times[extra].mean for extra in EXTRA),
-            ),
+            series_of("run of the lab", [times[extra] for extra in EXTRA], x),
             Series(name="closed form", x=x, y=tuple(map(_expected, EXTRA)), is_reference=True),
         ),
     )
@@ -154,12 +149,7 @@ def _loss_picture(losses: Mapping[int, Difference]) -> Picture:
         x_label="extra compute for half of the work, %",
         y_label="against none, %",
         series=(
-            Series(
-                name=f"M = {LEARNERS}",
-                x=tuple(float(_percent(extra)) for extra in EXTRA),
-                y=tuple(losses[extra].mean for extra in EXTRA),
-                error=tuple(losses[extra].high - losses[extra].mean for extra in EXTRA),
-            ),
+            series_of(f"M = {LEARNERS}", [losses[extra] for extra in EXTRA], tuple(map(_percent, EXTRA))),
         ),
         zero_line=True,
     )

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from atoll.sim.lab.cell import Cell, Row
-from atoll.sim.lab.experiments.closing import CLOSING, IDEAS, Idea, Mix, cell_with, plain_cell, share_closed
+from atoll.sim.lab.experiments.closing import CLOSING, share_closed
+from atoll.sim.lab.experiments.ideas import IDEAS, Idea, Mix, cell_with, plain_cell
 from atoll.sim.lab.report import Report, Request
 from atoll.sim.lab.tuned import cell_for, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
@@ -114,10 +115,11 @@ def test_seeds_that_only_choose_choose_and_the_best_have_all_others() -> None:
     asked, _ = report_of(good_ideas)
     screened = [cell for cell in asked if cell.seed > 1000]
     final = [cell for cell in asked if cell.seed <= 1000]
-    # Data-Parallel, also with the two ideas that it can take; the default; all ideas; the best two together
-    assert len({cell.key for cell in screened}) == 2 * (3 + 1 + len(IDEAS) + 1)
+    # Data-Parallel, also with the two ideas that it can take, and at each M the default, all ideas, and the
+    # best two together
+    assert len({cell.key for cell in screened}) == 2 * (3 + 2 * (1 + len(IDEAS) + 1))
     assert {cell.seed for cell in screened} == {1001, 1002}
-    assert {cell.learners for cell in screened if cell.method == "decoupled"} == {4}
+    assert {cell.learners for cell in screened if cell.method == "decoupled"} == {4, 8}
     assert {cell.seed for cell in final} == {1, 2, 3, 4, 5}
     # Data-Parallel, and at each M the default, four ideas, and the two with a clear gain together
     assert len(final) == 5 * (1 + 2 * (1 + 4 + 1))
@@ -144,16 +146,30 @@ def test_the_claims_are_about_what_was_best_when_screened_whatever_comes_later()
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
 
 
+def test_each_m_has_its_own_best() -> None:
+    def by_count(cell: Cell) -> float:
+        return -1.0 if cell.adopt == "rebase" and (cell.codec_up == "bf16") == (cell.learners == 4) else 1.0
+
+    _, report = report_of(by_count)
+    four, eight = (claim.text for claim in report.claims)
+    assert "M = 4 is halved by: rebase" in four
+    assert "M = 8 is halved by: int4 at a quarter of H, plain averages, rebase" in eight
+    assert [table.rows[2][0] for table in report.tables[:2]] == [
+        "rebase", "int4 at a quarter of H, plain averages, rebase",
+    ]  # fmt: skip
+
+
 def test_nothing_is_combined_when_nothing_helps_and_the_losers_are_all_there() -> None:
     _, report = report_of(lambda cell: 1.0)
-    *final, screened = report.tables
-    assert {row[0] for table in final for row in table.rows} < {row[0] for row in screened.rows}
-    names = {row[0] for row in screened.rows if not row[0].startswith("Data-Parallel")}
-    assert names == {"plain settings", *(one.name for one in IDEAS)}
-    assert {row[2] for row in screened.rows} == {"2"}
-    assert {row[2] for table in final for row in table.rows} == {"5"}
+    final, screened = report.tables[:2], report.tables[2:]
+    for ours, theirs in zip(final, screened, strict=True):
+        names = {row[0] for row in theirs.rows if not row[0].startswith("Data-Parallel")}
+        assert {row[0] for row in ours.rows} < {row[0] for row in theirs.rows}
+        assert names == {"plain settings", *(one.name for one in IDEAS)}
+        assert {row[2] for row in theirs.rows} == {"2"}
+        assert {row[2] for row in ours.rows} == {"5"}
     assert [claim.verdict for claim in report.claims] == ["fails", "fails"]
-    assert len(report.pictures[1].names) == len(IDEAS)
+    assert [len(picture.names) for picture in report.pictures[2:]] == [len(IDEAS)] * 2
 
 
 def test_the_gap_counts_as_halved_only_where_half_of_it_is_closed() -> None:

@@ -13,14 +13,14 @@ from atoll.sim.lab.experiments import EXPERIMENTS
 from atoll.sim.lab.experiments.common import (
     Place,
     ask,
-    half_widths,
     mean_of,
     megabytes,
     seeds_of,
+    series_of,
     shown_number,
 )
 from atoll.sim.lab.paired import Difference
-from atoll.sim.lab.report import Report, Request, Stages
+from atoll.sim.lab.report import Report, Request, Series, Stages
 from atoll.sim.lab.tuned import PAPER_WINDOW, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
@@ -62,10 +62,15 @@ def test_figures_are_shown_for_people() -> None:
     assert (shown_number(3.94), shown_number(None)) == ("+3.9 %", "-")
 
 
-def test_a_picture_has_no_intervals_if_one_of_them_is_infinite() -> None:
-    sure, single = Difference(1.0, 0.5, 1.5, 3, (1.0,) * 3), Difference(1.0, -math.inf, math.inf, 1, (1.0,))
-    assert half_widths([sure, sure]) == (0.5, 0.5)
-    assert half_widths([sure, single]) == ()
+def test_a_series_has_no_intervals_if_none_is_known_and_nan_for_one_that_is_not() -> None:
+    sure, single = Difference(1.0, 0.5, 1.5, 3, (1.0,) * 3), Difference(2.0, -math.inf, math.inf, 1, (2.0,))
+    assert series_of("a", [sure, sure], (3, 5)) == Series(
+        name="a", x=(3.0, 5.0), y=(1.0, 1.0), error=(0.5, 0.5)
+    )
+    assert series_of("a", [single, single]).error == ()
+    mixed = series_of("a", [sure, single])
+    assert (mixed.x, mixed.y, mixed.error[0]) == ((0.0, 1.0), (1.0, 2.0), 0.5)
+    assert math.isnan(mixed.error[1])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

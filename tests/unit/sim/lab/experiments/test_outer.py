@@ -8,15 +8,16 @@ from atoll.sim.lab.cell import Cell, Row
 from atoll.sim.lab.experiments.common import Place
 from atoll.sim.lab.experiments.outer import (
     INTERVALS,
+    MOST_RATES,
     OUTER,
-    RATE_FACTORS,
+    RATE_STEPS,
     Setting,
     default_at,
     grid,
     plain_at,
 )
 from atoll.sim.lab.report import Report, Request
-from atoll.sim.lab.tuned import TUNING_SEED, Settings, tuned
+from atoll.sim.lab.tuned import RATE_STEP, TUNING_SEED, Settings, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
 
 Costs = dict[Setting, float]
@@ -31,13 +32,13 @@ def is_default(cell: Cell) -> bool:
     return setting_of(cell).is_default
 
 
-LOW, HIGH = RATE_FACTORS[4]
+LOW, HIGH = RATE_STEPS[4]
 
 
-def factor_of(cell: Cell) -> float:
+def step_of(cell: Cell) -> int:
     settings: Settings = "defaults" if setting_of(cell).is_default else "decoupled"
     factor = cell.learning_rate / tuned("text", "tiny", settings, 4).learning_rate
-    return min(RATE_FACTORS[24], key=lambda by: abs(by - factor))
+    return round(math.log(factor, RATE_STEP))
 
 
 def rivals(steps: int) -> list[Setting]:
@@ -46,9 +47,9 @@ def rivals(steps: int) -> list[Setting]:
 
 def train(cell: Cell, costs: Costs) -> Row:
     """Everything costs 5 % more than the default but for what `costs` says; seeds differ by a tenth of 2.
-    A learning rate below the highest costs 1 % more."""
+    A learning rate other than the highest that all are tried at costs 1 % more."""
     setting = setting_of(cell)
-    cost = costs.get(setting, 0.0 if setting.is_default else 5.0) + (factor_of(cell) < HIGH)
+    cost = costs.get(setting, 0.0 if setting.is_default else 5.0) + (step_of(cell) != HIGH)
     wobble = 0.01 * (cell.seed % 3) * (not setting.is_default)
     return made_up(cell, (2 + 0.02 * cell.seed) * (1 + (cost + wobble) / 100))
 
@@ -67,28 +68,51 @@ def test_the_default_and_plain_averaging_are_tried_at_every_interval() -> None:
 def test_the_seed_for_tuning_chooses_and_no_claim_uses_it() -> None:
     first, second, third, *_ = rivals(4)
     asked, _ = report_of({first: -1.0, second: -0.5, third: 1.0})
-    num_tried = sum(len(RATE_FACTORS[steps]) * len(grid(steps)) for steps in INTERVALS)
-    screened, final = asked[:num_tried], asked[num_tried:]
+    num_tried = sum(len(RATE_STEPS[steps]) * len(grid(steps)) for steps in INTERVALS)
+    screened, beyond = asked[:num_tried], [cell for cell in asked[num_tried:] if cell.seed == TUNING_SEED]
+    final = asked[num_tried + len(beyond) :]
     assert {setting_of(cell) for cell in screened} == {one for steps in INTERVALS for one in grid(steps)}
     assert {cell.seed for cell in screened} == {TUNING_SEED}
-    tried = {(cell.interval_steps, factor_of(cell)) for cell in screened}
-    assert tried == {(steps, by) for steps, factors in RATE_FACTORS.items() for by in factors}
+    tried = {(cell.interval_steps, step_of(cell)) for cell in screened}
+    assert tried == {(steps, by) for steps, all_tried in RATE_STEPS.items() for by in all_tried}
+    assert {setting_of(cell) for cell in beyond} == {setting_of(cell) for cell in final}
+    assert {step_of(cell) for cell in beyond} == {HIGH + 1}
     again = {setting_of(cell) for cell in final if cell.interval_steps == 4}
     assert again == {first, second, default_at(4), plain_at(4)}
-    assert {cell.seed for cell in final} == {1, 2, 3, 4, 5}
-    assert {factor_of(cell) for cell in final} == {HIGH}
+    seeds = {one: {cell.seed for cell in final if setting_of(cell) == one} for one in map(setting_of, final)}
+    fine = {default_at(4), plain_at(4)}
+    assert all(found == set(range(1, 21 if one in fine else 6)) for one, found in seeds.items())
+    assert {step_of(cell) for cell in final} == {HIGH}
+
+
+def test_nobody_is_judged_at_the_edge_of_what_was_tried_but_only_so_far() -> None:
+    def far(cell: Cell) -> Row:
+        """The lower the better for plain averaging; others are best three steps above the tuned rate."""
+        step = step_of(cell)
+        return made_up(cell, 2.0 + 0.1 * (step if setting_of(cell).is_plain else abs(step - 3)))
+
+    asked, report = drive(OUTER.stages(Request(seeds=2)), far)
+    plain = [cell for cell in asked if setting_of(cell) == plain_at(24)]
+    assert [step_of(cell) for cell in plain if not cell.seed] == [-1, 0, 1, -2, -3, -4]
+    assert len({cell.key for cell in plain if not cell.seed}) == MOST_RATES
+    assert {step_of(cell) for cell in plain if cell.seed} == {-4}
+    assert {step_of(cell) for cell in asked if cell.seed and is_default(cell)} == {3}
+    lines = {row[0]: row for row in report.tables[1].rows}
+    assert len(lines[plain_at(24).name]) == len(report.tables[1].columns) == 14
+    assert lines[plain_at(24).name][1:6] == ("0.25", "1.600", "1.700", "1.800", "1.900")
+    assert lines[default_at(24).name][2:5] == ("-", "-", "-")
 
 
 def test_each_setting_takes_the_learning_rate_that_suits_it() -> None:
     def hot(cell: Cell) -> Row:
         wanted = LOW if setting_of(cell).is_plain else HIGH
-        return made_up(cell, 2.0 if factor_of(cell) == wanted else 2.5)
+        return made_up(cell, 2.0 if step_of(cell) == wanted else 2.5)
 
     asked, report = drive(OUTER.stages(Request(seeds=2)), hot)
-    assert {factor_of(cell) for cell in asked if cell.seed and setting_of(cell).is_plain} == {LOW}
-    assert {factor_of(cell) for cell in asked if cell.seed and not setting_of(cell).is_plain} == {HIGH}
+    assert {step_of(cell) for cell in asked if cell.seed and setting_of(cell).is_plain} == {LOW}
+    assert {step_of(cell) for cell in asked if cell.seed and not setting_of(cell).is_plain} == {HIGH}
     (line,) = [row for row in report.tables[1].rows if row[0].startswith("plain")]
-    assert line[1:6] == ("0.71", "2.000", "2.500", "2.500", "2")
+    assert line[1:8] == ("0.71", "2.500", "2.000", "2.500", "2.500", "-", "2")
 
 
 def test_no_more_fragments_than_steps_and_at_most_twelve() -> None:
@@ -104,7 +128,7 @@ def test_one_seed_resolves_nothing() -> None:
 def test_claims_hold_when_the_defaults_win() -> None:
     _, report = report_of()
     assert {claim.verdict for claim in report.claims} == {"holds"}
-    assert {claim.seeds for claim in report.claims} == {5}
+    assert [claim.seeds for claim in report.claims] == [20, 5]
 
 
 def test_a_setting_that_is_better_by_less_than_the_spread_leaves_the_claim_standing() -> None:
@@ -130,9 +154,9 @@ def test_our_defaults_have_their_schedule_window_and_rate_and_the_grid_has_none_
 
 
 def test_plain_averaging_that_is_better_at_four_steps_fails_the_first_claim() -> None:
-    _, report = report_of({plain_at(4): -2.0})
+    _, report = report_of({plain_at(4): -9.0})
     assert report.claims[0].verdict == "fails"
-    assert report.figures["default_against_best_h4_percent"] == pytest.approx(2.0, abs=0.05)
+    assert report.figures["default_against_best_h4_percent"] == pytest.approx(9.0, abs=0.05)
 
 
 def test_tables_hold_everything_that_was_tried_and_what_blew_up_is_last() -> None:
@@ -141,5 +165,5 @@ def test_tables_hold_everything_that_was_tried_and_what_blew_up_is_last() -> Non
     assert [len(table.rows) for table in report.tables] == [len(grid(steps)) for steps in INTERVALS]
     first = report.tables[0]
     assert first.rows[0][0] == default_at(4).name
-    assert first.rows[-1] == (wild.name, "0.71", "not finite", "not finite", "0", "-", "-")
-    assert {row[4] for row in first.rows} == {"0", "5"}
+    assert first.rows[-1] == (wild.name, "0.71", "not finite", "not finite", "-", "0", "-", "-")
+    assert {row[5] for row in first.rows} == {"0", "5", "20"}

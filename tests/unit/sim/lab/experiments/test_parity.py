@@ -11,7 +11,7 @@ import pytest
 
 from atoll.errors import ConfigError
 from atoll.sim.lab import tuned
-from atoll.sim.lab.cell import Cell, Row
+from atoll.sim.lab.cell import Cell, Row, Size
 from atoll.sim.lab.experiments.moe import MOE
 from atoll.sim.lab.experiments.parity import PARITY, Comparison
 from atoll.sim.lab.experiments.published import EXTENSION
@@ -73,7 +73,7 @@ def test_one_seed_of_parity_is_twenty_runs(monkeypatch: pytest.MonkeyPatch) -> N
     assert {cell.learners for cell in asked if cell.method == "decoupled"} == {2, 4, 8}
     assert {(cell.tokens, cell.seed, cell.size) for cell in asked} == {(asked[0].tokens, 1, "tiny")}
     larger, _ = drive(PARITY.stages(Request(size="small", seeds=1)), made_up)
-    assert Counter(cell.method for cell in larger) == {"data-parallel": 1, **three_each}
+    assert Counter(cell.method for cell in larger) == {"data-parallel": 2, **three_each}
     assert all(is_ours(cell) for cell in larger if cell.method != "data-parallel")
 
 
@@ -140,8 +140,15 @@ def test_data_parallel_with_a_calm_end_stands_beside_and_every_gap_to_it() -> No
     assert (averaged[gap][:7], averaged[to_averaged]) == ("-1.00 %", "-")
     ours = next(row for row in table.rows if row[0] == "decoupled, our defaults")
     assert (ours[gap][:7], ours[to_averaged][:7]) == ("+1.98 %", "+3.01 %")
-    larger, _ = drive(PARITY.stages(Request(size="small", seeds=1)), made_up)
-    assert not any(cell.ideas.average_last for cell in larger)
+
+
+def test_what_is_said_of_own_settings_is_said_where_they_are() -> None:
+    sizes: tuple[Size, Size] = ("tiny", "small")
+    for size, is_said in zip(sizes, (True, False), strict=True):
+        _, report = drive(PARITY.stages(Request(size=size, seeds=1)), made_up)
+        (table,) = report.tables
+        assert ("decoupled" in [row[0] for row in table.rows]) == is_said
+        assert any("Else a method has its own" in note for note in table.notes) == is_said
 
 
 def test_the_mean_over_every_m_is_claimed_too() -> None:

@@ -15,7 +15,7 @@ from atoll.sim.lab.experiments.learners import COUNTS
 from atoll.sim.lab.experiments.parity import PARITY
 from atoll.sim.lab.experiments.rates import MOST, RATES_AROUND, places
 from atoll.sim.lab.report import Request
-from atoll.sim.lab.tuned import RATES, SWEPT, Settings, carried, factor_below, transferred
+from atoll.sim.lab.tuned import RATE_STEP, RATES, SWEPT, Settings, carried, steps_below, transferred
 from tests.unit.sim.lab.made_up import drive, made_up
 
 
@@ -29,7 +29,7 @@ def centre_of(cell: Cell) -> float:
     if cell.size == "tiny":
         return transferred(cell.task, cell.size, settings, cell.learners).learning_rate
     rate = carried(cell.task, cell.size, settings, cell.learners).learning_rate
-    return rate * factor_below(cell.size, settings, cell.learners)
+    return rate * RATE_STEP ** steps_below(cell.size, settings, cell.learners)
 
 
 def settings_of(cell: Cell) -> Settings:
@@ -44,16 +44,38 @@ def test_other_sizes_begin_at_what_tiny_chose(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(
         RATES, ("text", "defaults", 8), 2 * transferred("text", "tiny", "defaults", 8).learning_rate
     )
-    monkeypatch.setattr(tuned, "FACTORS", {})
+    monkeypatch.setattr(tuned, "STEPS", {})
     assert middle_of("small", 8) == pytest.approx(2 * transferred_rate("small", 8), rel=0.01)
 
 
-def test_a_size_begins_where_the_next_smaller_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_begins_where_the_next_smaller_one_that_was_tried_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tuned, "RATES", {})
-    factors = {("0.05M", "defaults", 8): 4.0, ("0.2M", "defaults", 8): 0.5, ("small", "defaults", 8): 8.0}
-    monkeypatch.setattr(tuned, "FACTORS", factors)
+    steps = {("0.05M", "defaults", 8): 4, ("0.2M", "defaults", 8): -2, ("small", "defaults", 8): 6}
+    monkeypatch.setattr(tuned, "STEPS", steps)
     found = {size: middle_of(size, 8) / transferred_rate(size, 8) for size in SIZES if size != "tiny"}
-    assert found == pytest.approx({"0.05M": 1, "0.2M": 1, "0.4M": 0.5, "small": 1}, rel=0.01)
+    assert found == pytest.approx({"0.05M": 1, "0.2M": 1, "0.4M": 0.5, "small": 0.5}, rel=0.01)
+
+
+def test_what_the_next_larger_size_chose_is_tried_too_unless_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps_at(above: int, best: float) -> list[int]:
+        """Of Decoupled at 0.2M and M = 8, where `best` is one of two valleys: the deeper."""
+        monkeypatch.setattr(tuned, "STEPS", {("0.4M", "defaults", 8): above})
+
+        def train(cell: Cell) -> Row:
+            tried = cell.learning_rate / centre_of(cell)
+            return made_up(cell, min(2 + abs(math.log(tried)), 1 + abs(math.log(tried / best))))
+
+        asked, _ = drive(RATES_AROUND.stages(Request(size="0.2M")), train)
+        ours = [cell for cell in asked if (cell.method, cell.learners) == ("decoupled", 8)]
+        return sorted(round(2 * math.log2(cell.learning_rate / centre_of(cell))) for cell in ours)
+
+    nowhere = 1e-9
+    assert steps_at(above=0, best=nowhere) == steps_at(above=-1, best=nowhere) == [-1, 0, 1]
+    assert steps_at(above=-6, best=nowhere) == [-7, -6, -5, -1, 0, 1]
+    assert steps_at(above=-6, best=0.177) == [-7, -6, -5, -4, -1, 0, 1]  # -5 is the best, then -4 beside it
+    assert steps_at(above=-2, best=0.5) == [-3, -2, -1, 0, 1]
 
 
 def middle_of(size: Size, learners: int) -> float:
@@ -68,7 +90,8 @@ def transferred_rate(size: Size, learners: int) -> float:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_place_gets_three_rates_and_one_seed(size: Size) -> None:
+def test_every_place_gets_three_rates_and_one_seed(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "STEPS", {})
     asked, _ = drive(RATES_AROUND.stages(Request(size=size, seeds=5)), centred)
     counts = Counter(map(place_of, asked))
     assert set(counts.values()) == {3}
