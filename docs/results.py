@@ -151,7 +151,7 @@ def _swept(results: Sequence[Result]) -> str:
     """How many runs each method was given to find its best."""
     lines = []
     for one in results:
-        if one["experiment"] in ("sweep", "rates"):
+        if one["experiment"] in ("sweep", "rates", "batches"):
             methods = {row["key"]: row["method"] for row in one["rows"]}
             counted = {method: list(methods.values()).count(method) for method in methods.values()}
             told = ", ".join(f"{method} {count}" for method, count in counted.items())
