@@ -115,9 +115,9 @@ had ended between two neighbours; five steps below it did 0.5 % better. At 0.8M 
 here.
 """,
     "batches": """
-The law that carries the batch from `tiny` is about right: at 0.2M nobody gains more than 0.5 % by another
-batch, and one twice as large costs 3 % at M = 4 and 7 % at M = 8. Data-Parallel did best at twice the batch
-of the law. One seed, so half a percent may be luck.
+The law that carries the batch from `tiny` is about right: nobody gains more than 0.5 % by another batch. One
+twice as large costs 3 % at M = 4 and 7 % at M = 8 at 0.2M, and 0.1 and 1.5 % at 0.4M. Data-Parallel did best
+at twice the batch of the law, at all three sizes. One seed, so half a percent may be luck.
 """,
     "outer": """
 At H = 4 plain averages, at the highest learning rate tried, beat the one setting with momentum that was
