@@ -15,7 +15,7 @@ from functools import partial
 
 from atoll.config import default_outer
 from atoll.sim.lab.cell import Row, Size
-from atoll.sim.lab.experiments.common import Arm, ask, mean_of
+from atoll.sim.lab.experiments.common import OLDER, Arm, ask, mean_of
 from atoll.sim.lab.experiments.losses import bars, mean_loss, shown_loss
 from atoll.sim.lab.paired import claim_below, interval, paired, percent
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
@@ -129,7 +129,8 @@ def _claim(rows: Mapping[Mode, Sequence[Row]], steps: int) -> Claim:
     others = [mode for mode in MODES if mode.interval_steps == steps and mode != default]
     best = min(others, key=lambda mode: mean_loss(rows[mode]))
     return claim_below(
-        f"The default, {default.name}, is within +{LIMIT_PERCENT} % of the best other way ({best.name}).",
+        f"The default, {default.name}, is within +{LIMIT_PERCENT} % of the best other way ({best.name}), "
+        f"{OLDER}.",
         paired(rows[default], rows[best]),
         LIMIT_PERCENT,
     )

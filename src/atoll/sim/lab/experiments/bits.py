@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from atoll.sim.lab.cell import Row
-from atoll.sim.lab.experiments.common import Arm, ask, mean_of
+from atoll.sim.lab.experiments.common import OLDER, Arm, ask, mean_of
 from atoll.sim.lab.experiments.losses import bars, shown_loss
 from atoll.sim.lab.paired import claim_at_least, claim_below, interval, paired, paired_shared
 from atoll.sim.lab.report import Claim, Report, Request, Stages, Table
@@ -147,16 +147,18 @@ def _claims(rows: Mapping[Wire, Sequence[Row]]) -> tuple[Claim, ...]:
     bare = paired(rows[BARE_INT2], rows[BF16])
     return (
         claim_below(
-            f"int4 both ways is within +{LIMIT_PERCENT} % of bf16.",
+            f"int4 both ways is within +{LIMIT_PERCENT} % of bf16, {OLDER}.",
             paired(rows[INT4], rows[BF16]),
             LIMIT_PERCENT,
         ),
         claim_at_least(
-            f"2 bits without error feedback are clearly worse than bf16, by more than {LIMIT_PERCENT} %.",
+            f"2 bits without error feedback are clearly worse than bf16, by more than {LIMIT_PERCENT} %, "
+            f"{OLDER}.",
             bare.mean, bare.low, bare.high, LIMIT_PERCENT, bare.seeds,
         ),
         claim_below(
-            "2 bits are better with error feedback than without.", paired(rows[INT2], rows[BARE_INT2]), 0.0
+            f"2 bits are better with error feedback than without, {OLDER}.",
+            paired(rows[INT2], rows[BARE_INT2]), 0.0,
         ),
     )  # fmt: skip
 

@@ -18,12 +18,14 @@ from atoll.sim.lab.report import Series
 from atoll.sim.lab.tuned import PAPER_WINDOW, Settings, cell_for, tuned
 
 __all__ = [
-    "FIRST_SCREEN_SEED", "SCREEN_SEEDS", "Arm", "Place", "ask", "megabytes", "mean_of",
+    "FIRST_SCREEN_SEED", "OLDER", "SCREEN_SEEDS", "Arm", "Place", "ask", "megabytes", "mean_of",
     "seeds_of", "series_of", "shown_number",
 ]  # fmt: skip
 
 SCREEN_SEEDS, FIRST_SCREEN_SEED = 2, 1001
 """Seeds that only choose among ideas: no claim uses them."""
+OLDER = "with constant momentum and the paper's window"
+"""Said by claims of experiments whose Decoupled is not that of our defaults (`Place.settings_of`)."""
 
 Arm = Callable[[int], Cell]
 Name = TypeVar("Name", bound=Hashable)

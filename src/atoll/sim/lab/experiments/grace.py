@@ -202,4 +202,6 @@ def _claim(rows: Rows, fleet: str) -> Claim:
 def _close_claim(rows: Rows) -> Claim:
     """What our window does where the paper's has nothing left to spend."""
     against = paired_shared(rows[CALM, OURS], rows[CALM, CLOSE])
-    return claim_below(f"{CALM}: our grace window is better than {CLOSE.name}.", against, 0.0)
+    return claim_below(
+        f"{CALM}: our grace window is better than {CLOSE.name}, which the paper does not use.", against, 0.0
+    )

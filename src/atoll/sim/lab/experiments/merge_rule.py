@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from atoll.sim.lab.cell import Row, Size
-from atoll.sim.lab.experiments.common import Arm, ask
+from atoll.sim.lab.experiments.common import OLDER, Arm, ask
 from atoll.sim.lab.experiments.losses import bars, mean_loss, shown_loss
 from atoll.sim.lab.paired import Difference, claim_below, interval, paired
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
@@ -168,7 +168,8 @@ def _picture(rows: Rows) -> Picture:
 
 def _claim(rows: Rows, learners: int) -> Claim:
     return claim_below(
-        f"The mean, our default, is at M = {learners} within +{LIMIT_PERCENT} % of RDA, each at its best.",
+        f"The mean, our default, is at M = {learners} within +{LIMIT_PERCENT} % of RDA, each at its "
+        f"best, {OLDER}.",
         paired(rows[learners, "mean"], rows[learners, "rda"]),
         LIMIT_PERCENT,
     )

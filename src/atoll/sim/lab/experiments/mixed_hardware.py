@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from atoll.sim.lab.cell import Fleet, Row
-from atoll.sim.lab.experiments.common import Arm, Place, ask, mean_of, series_of
+from atoll.sim.lab.experiments.common import OLDER, Arm, Place, ask, mean_of, series_of
 from atoll.sim.lab.experiments.losses import bars
 from atoll.sim.lab.paired import (
     Difference,
@@ -176,7 +176,7 @@ def _claims(ratio: str, rows: Rows) -> tuple[Claim, ...]:
             goodput.mean, goodput.low, goodput.high, GOODPUT_PERCENT, goodput.seeds,
         )),
         claim_below(
-            f"{ratio}: the loss at K = 1 with grace is within +{LIMIT_PERCENT} % of K = 8.",
+            f"{ratio}: the loss at K = 1 with grace is within +{LIMIT_PERCENT} % of K = 8, {OLDER}.",
             paired(rows[ratio, GRACE], rows[ratio, ALL]), LIMIT_PERCENT,
         ),
         as_check(claim_at_least(  # without grace a round closes with its first offer
@@ -185,11 +185,12 @@ def _claims(ratio: str, rows: Rows) -> tuple[Claim, ...]:
         )),
         claim_below(
             f"{ratio}: asynchrony is free, K = 1 with grace (goodput {goodput.mean:.1f} %) is within "
-            f"+{LIMIT_PERCENT} % of Streaming (goodput {percent(theirs)}) at the same settings and tokens.",
+            f"+{LIMIT_PERCENT} % of Streaming (goodput {percent(theirs)}) at the same settings and tokens, "
+            f"{OLDER}.",
             _asynchrony(rows, ratio), LIMIT_PERCENT,
         ),
         claim_below(
-            f"{ratio}: token weights, our default, are within +{LIMIT_PERCENT} % of equal ones.",
+            f"{ratio}: token weights, our default, are within +{LIMIT_PERCENT} % of equal ones, {OLDER}.",
             _weighted(rows, ratio), LIMIT_PERCENT,
         ),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from atoll.sim.lab.cell import Method, Row, Size
-from atoll.sim.lab.experiments.common import Arm, Place, ask
+from atoll.sim.lab.experiments.common import OLDER, Arm, Place, ask
 from atoll.sim.lab.experiments.losses import bars
 from atoll.sim.lab.paired import Difference, claim_below, interval, mean_sd, paired
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Stages, Table
@@ -116,7 +116,7 @@ def _table(rows: Rows) -> Table:
 def _claim(rows: Rows, learners: int) -> Claim:
     return claim_below(
         f"On own parts at M = {learners}, Decoupled is within +{LIMIT_PERCENT} % of Streaming at the same "
-        "settings.",
+        f"settings, {OLDER}.",
         paired(rows[Setting("decoupled", learners, True)], rows[Setting("streaming", learners, True)]),
         LIMIT_PERCENT,
     )

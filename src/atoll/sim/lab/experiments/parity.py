@@ -16,7 +16,7 @@ with momentum that stays as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atoll.sim.lab.cell import Method, Row, Size, Task
 from atoll.sim.lab.experiments.common import Place, ask, mean_of, megabytes, shown_number
@@ -152,6 +152,13 @@ class _Findings:
         shown = self.comparison
         return paired(self.rows[shown.decoupled(learners)], self.rows[shown.streaming(learners)])
 
+    def against_streaming(self, place: Place) -> str:
+        """Decoupled beside Streaming, both by our defaults or each at its own settings."""
+        other = replace(place, method="streaming")
+        if place.method != "decoupled" or other not in self.rows:
+            return "-"
+        return interval(paired(self.rows[place], self.rows[other]))
+
     def asynchrony_over_all(self) -> Difference:
         """The mean over every M, seed by seed."""
         by_count = [self.asynchrony(m).values for m in self.comparison.counts]
@@ -207,7 +214,7 @@ class _Findings:
         columns = (
             "method", "M", "batch", "seeds", "held-out loss", "accuracy", "gap to Data-Parallel",
             f"gap to its mean of the last {percent(AVERAGE_LAST, 0)}", EXTENSION,
-            "against Streaming, same settings", "goodput", "stall", "MB moved",
+            "against Streaming", "goodput", "stall", "MB moved",
         )  # fmt: skip
         lines = [self.line(place) for place in self.rows]
         kept = [at for at in range(len(columns)) if any(line[at] != "-" for line in lines)]
@@ -222,6 +229,8 @@ class _Findings:
                 "By our defaults all methods have the batch, eta, mu and schedule of momentum of Decoupled, "
                 "and the learning rate that suits it."
                 + (" Else a method has its own, with constant momentum." if self.has_own else ""),
+                "Against Streaming: by our defaults at the same settings"
+                + (", else each at its own." if self.has_own else "."),
                 "Momentum that falls at the end makes the end of a run calmer, and Data-Parallel has none: "
                 "the mean of its values over its last tenth does the same for it.",
             ),
@@ -230,7 +239,6 @@ class _Findings:
     def line(self, place: Place) -> tuple[str, ...]:
         rows = self.rows[place]
         has_learners = place.method != "data-parallel"
-        ours = self.comparison.decoupled(place.learners)
         return (
             place.label,
             f"{place.learners}" if has_learners else "-",
@@ -241,7 +249,7 @@ class _Findings:
             "-" if place == self.comparison.data_parallel else interval(self.gap(place)),
             self.gap_to_averaged(place),
             shown_number(self.extended(place)) if has_learners else "-",
-            interval(self.asynchrony(place.learners)) if place == ours else "-",
+            self.against_streaming(place),
             percent(mean_of(rows, lambda row: row.goodput)),
             percent(mean_of(rows, lambda row: row.stall_fraction)),
             megabytes(rows),

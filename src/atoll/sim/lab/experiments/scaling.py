@@ -9,8 +9,7 @@ size up to the one asked for; small ones are cheap and get more seeds. For each 
   at 35M parameters, to Data-Parallel with the mean of its last tenth, the harder baseline.
 - **Shrinking as fast**: the authors' gap shrinks as N^-b. Ours is taken as a share of that law, and a line is
   fitted to the shares by the logarithm of the size (`fit_trend`, all seeds, the same noise in every gap):
-  the share must not grow. That asks for no logarithm of a gap, so one below zero counts as it is. Where the
-  gap is not above zero at the largest size nothing is left to shrink, and nothing is claimed.
+  the share must not grow. That asks for no logarithm of a gap, so one below zero counts as it is.
 
 Where M learners with an example each make a larger batch than the law of batches wants, which happens at the
 smallest sizes, the gap is larger for that reason alone, and the line would fall too steeply: those points are
@@ -144,15 +143,14 @@ def _report(points: Sequence[_Point]) -> Report:
         m: replace(line, points=[point for point in points if not point.is_floored(m)])
         for m, line in everything.items()
     }
-    shrinking = [m for m in COUNTS if not largest.gap(m).mean <= 0]
     claims = [_nearest(points, m) for m in COUNTS]
     claims += [_against_authors(largest, m) for m in COUNTS]
-    claims += [_shrinks(lines[m], m, largest.seeds) for m in shrinking]
+    claims += [_shrinks(lines[m], m, largest.seeds) for m in COUNTS]
     return Report(
         tables=(_gaps_table(points), _lines_table([*lines.values(), *everything.values()], largest.size)),
         pictures=(_picture(points, lines),),
         claims=tuple(claims),
-        notes=(RULE, *(_nothing_left(m, largest.size) for m in COUNTS if m not in shrinking)),
+        notes=(RULE,),
         figures={f"gap at M={m}, {point.size}": point.gap(m).mean for m in COUNTS for point in points},
     )
 
@@ -202,13 +200,6 @@ def _shrinks(line: _Line, learners: int, seeds: int) -> Claim:
     claim = claim_at_least(text, -100 * fit.slope, low, high, 0.0, seeds, unit)
     is_open = claim.verdict == "not resolved" and seeds > 1
     return replace(claim, advice="More seeds or more sizes would tell." if is_open else claim.advice)
-
-
-def _nothing_left(learners: int, size: Size) -> str:
-    return (
-        f"M={learners}: at {size} the mean gap is not above zero. Nothing is left to shrink, and no claim is "
-        "made of how fast it does."
-    )
 
 
 def _gaps_table(points: Sequence[_Point]) -> Table:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from atoll.sim.lab.cell import Fleet, Row
-from atoll.sim.lab.experiments.common import Arm, ask, mean_of, series_of
+from atoll.sim.lab.experiments.common import OLDER, Arm, ask, mean_of, series_of
 from atoll.sim.lab.paired import Difference, as_check, claim_below, interval, interval_of, mean_sd, paired
 from atoll.sim.lab.report import Claim, Picture, Report, Request, Series, Stages, Table
 from atoll.sim.lab.tuned import cell_for
@@ -121,7 +121,7 @@ def _claims(times: Mapping[int, Difference], losses: Mapping[int, Difference]) -
     )
     good = (
         claim_below(
-            f"+{_percent(extra)} % for half of the work: loss within +{LIMIT_PERCENT} % of none.",
+            f"+{_percent(extra)} % for half of the work: loss within +{LIMIT_PERCENT} % of none, {OLDER}.",
             losses[extra],
             LIMIT_PERCENT,
         )
