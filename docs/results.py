@@ -13,7 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import get_args
@@ -21,11 +21,12 @@ from typing import get_args
 from atoll.cli.lab_run import row_json
 from atoll.config import RunConfig
 from atoll.observe.formats import duration
-from atoll.observe.lab_tables import markdown, markdown_claims, sentence
-from atoll.sim.lab.cell import SIZES, Cell, Row
+from atoll.observe.lab_tables import figure_of, limit_of, markdown, markdown_claims, sentence
+from atoll.sim.lab.cell import SIZES, Cell, Fleet, Row
 from atoll.sim.lab.estimate import Plan, plan
 from atoll.sim.lab.experiments import EXPERIMENTS
 from atoll.sim.lab.experiments.common import FIRST_SCREEN_SEED
+from atoll.sim.lab.experiments.sweep import LEARNERS as SWEPT_LEARNERS
 from atoll.sim.lab.report import Claim, Request, Table, Verdict
 from atoll.sim.lab.shelf import Shelf
 from atoll.sim.lab.tuned import TUNING_SEED
@@ -49,9 +50,13 @@ from docs.results_words import (  # noqa: E402  (the same)
     METHOD,
     OPENING,
     REMARKS,
+    SCORE,
     SECTIONS,
-    Planned,
+    Scored,
 )
+
+OLDER_MARK = " †"
+"""Behind what was not run by the experiment as it is now."""
 
 
 def main(arguments: Sequence[str], docs: Path = DOCS) -> int:
@@ -116,39 +121,75 @@ def page(results: Sequence[Result]) -> str:
     """The whole page; a function of what was run and of nothing else."""
     order = list(SECTIONS)
     results = sorted(results, key=lambda one: (order.index(one["experiment"]), SIZES.index(one["size"])))
-    parts = [OPENING, _found(results), METHOD, FAIRNESS, _swept(results)]
-    for name, planned in SECTIONS.items():
-        if ours := [one for one in results if one["experiment"] == name]:
-            parts.append(_section(name, planned, ours))
-    parts += [_defaults(), _older(results), _not_run(results)]
+    parts = [OPENING, _score(results), _found(results), METHOD]
+    parts += [_section(name, results) for name, planned in SECTIONS.items() if not planned.is_tuning]
+    parts += [_defaults(), FAIRNESS, _swept(results)]
+    parts += [_section(name, results) for name, planned in SECTIONS.items() if planned.is_tuning]
+    parts += [_all_claims(results), _older(results), _not_run(results)]
     return "\n".join(part for part in parts if part)
 
 
+def _score(results: Sequence[Result]) -> str:
+    """What matters most in a few lines, each a claim in short; its whole sentence stands further below."""
+    by_stem = {stem_of(one): one for one in results}
+    rows = []
+    for line in SCORE:
+        claim = _scored(line, by_stem)
+        if claim is not None:
+            words, limit = figure_of(claim), limit_of(claim)
+            link = f"[{line.experiment}](#{line.experiment})"
+            rows.append((line.asked, limit, words, str(claim.seeds), claim.verdict, link))
+    if not rows:
+        return ""
+    return _table(
+        "In short", ("asked", "limit", "measured (95 % interval)", "seeds", "verdict", "from"), rows
+    )
+
+
+def _scored(line: Scored, by_stem: Mapping[str, Result]) -> Claim | None:
+    """The claim behind one line, if its experiment was run."""
+    stem = f"{line.experiment}-{line.size}"
+    found = [claim for claim in _claims(by_stem[stem]) if line.claim in claim.text] if stem in by_stem else []
+    return found[0] if len(found) == 1 else None
+
+
 def _found(results: Sequence[Result]) -> str:
-    """The verdicts of all experiments in one table, on what machine, and how long it took."""
+    """How many claims there are and how they ended, on what machine, and how long it took."""
     if not results:
         return "**Nothing was run yet**, so nothing is claimed. What is planned: [below](#not-run-yet).\n"
-    claims = [(one, claim) for one in results for claim in _claims(one)]
-    tested = [claim for _, claim in claims if not claim.is_check]
+    claims = [claim for one in results for claim in _claims(one)]
+    tested = [claim for claim in claims if not claim.is_check]
     words = ", ".join(f"{sum(c.verdict == w for c in tested)} {w}" for w in get_args(Verdict))
-    checks = [claim for _, claim in claims if claim.is_check]
+    checks = [claim for claim in claims if claim.is_check]
     failed = sum(check.verdict != "holds" for check in checks)
     runs = {row["key"]: row["cpu_s"] for one in results for row in one["rows"]}
     told = [
-        f"**{len(tested)} claims: {words}.**" if tested else "**No claim was tested yet.**",
+        f"**[{len(tested)} claims](#all-claims): {words}.**" if tested else "**No claim was tested yet.**",
         f"{_counted(len(checks), 'check')} of the lab itself: {failed or 'none'} failed." if checks else "",
         f"{len(runs):,} training runs, {duration(sum(runs.values()))} of one core.",
         MACHINE or "The machine is not named yet.",
         "Not everything was run: see [what is missing](#not-run-yet)." if _missing(results) else "",
     ]
-    summary = " ".join(part for part in told if part) + "\n"
-    rows = [(c.verdict, sentence(c), f"[{stem_of(one)}](#{one['experiment']})") for one, c in claims]
+    return " ".join(part for part in told if part) + "\n"
+
+
+def _all_claims(results: Sequence[Result]) -> str:
+    """Every claim and check, each with its verdict."""
+    rows = []
+    for one in results:
+        mark = OLDER_MARK if _lacking(one).to_train else ""
+        link = f"[{stem_of(one)}](#{one['experiment']}){mark}"
+        rows += [(claim.verdict, sentence(claim), link) for claim in _claims(one)]
+    if not rows:
+        return ""
     columns = ("verdict", "claim: figure (95 % interval), limit, seeds", "from")
-    return f"{summary}\n{_table('All claims', columns, rows)}" if rows else summary
+    table = _table("Each with its verdict", columns, rows)
+    note = f"{OLDER_MARK}: [to be run again](#to-be-run-again).\n".lstrip()
+    return f"## All claims\n\n{table}{note if any(OLDER_MARK in row[2] for row in rows) else ''}"
 
 
 def _swept(results: Sequence[Result]) -> str:
-    """How many runs each method was given to find its best."""
+    """How many runs each method was given to find its best, and how many settings of it were looked at."""
     lines = []
     for one in results:
         if one["experiment"] in ("sweep", "rates", "batches"):
@@ -156,12 +197,32 @@ def _swept(results: Sequence[Result]) -> str:
             counted = {method: list(methods.values()).count(method) for method in methods.values()}
             told = ", ".join(f"{method} {count}" for method, count in counted.items())
             lines.append(f"- Runs of [{stem_of(one)}](#{one['experiment']}): {told}.")
+    if tried := _settings_tried(results):
+        told = ", ".join(f"{method} {count}" for method, count in tried.items())
+        lines.append(f"- Settings that were looked at in all experiments of this page: {told}.")
     return "\n".join([*lines, ""]) if lines else "The sweep was not run yet.\n"
 
 
-def _section(name: str, planned: Planned, results: Sequence[Result]) -> str:
-    """One experiment: the question, then for each size the command, tables, pictures and claims."""
-    parts = [f"## {name}\n", f"{planned.question}\n"]
+def _settings_tried(results: Sequence[Result]) -> dict[str, int]:
+    """Distinct settings at the seeds that only choose: a text, `tiny`, four learners of a calm fleet."""
+    found: dict[str, set[Cell]] = {}
+    for one in results:
+        for row in one["rows"]:
+            cell = Cell.of(row["cell"]).plain()
+            is_like_sweep = (cell.task, cell.size, cell.fleet) == ("text", "tiny", Fleet())
+            has_count = cell.learners == (1 if cell.method == "data-parallel" else SWEPT_LEARNERS)
+            if is_like_sweep and has_count and _chooses(cell.seed):
+                found.setdefault(cell.method, set()).add(replace(cell, seed=0))
+    return {method: len(found[method]) for method in sorted(found)}
+
+
+def _section(name: str, results: Sequence[Result]) -> str:
+    """One experiment: the question, then for each size the command, tables, pictures and claims; nothing if
+    it was not run."""
+    results = [one for one in results if one["experiment"] == name]
+    if not results:
+        return ""
+    parts = [f"## {name}\n", f"{SECTIONS[name].question}\n"]
     for one in results:
         parts += [f"### {name}, {one['size']}\n"] if len(results) > 1 else []
         parts += _told(one)
@@ -195,8 +256,12 @@ def _told(one: Result) -> Iterable[str]:
 
 def _choosing(seeds: Collection[int]) -> str:
     """Says if there are seeds among them that no claim uses."""
-    choosing = [seed for seed in seeds if seed == TUNING_SEED or seed >= FIRST_SCREEN_SEED]
+    choosing = [seed for seed in seeds if _chooses(seed)]
     return f" ({len(choosing)} of them only to choose)" if choosing else ""
+
+
+def _chooses(seed: int) -> bool:
+    return seed == TUNING_SEED or seed >= FIRST_SCREEN_SEED
 
 
 def _claims(one: Result) -> list[Claim]:

@@ -27,7 +27,7 @@ from docs.results_files import laid_out, write_results
 from tests.unit.sim.lab.made_up import drive, made_up
 
 results = importlib.import_module("docs.results")  # mypy takes the folder docs/results for it
-DOCS, SECTIONS = results.DOCS, results.SECTIONS
+DOCS, SCORE, SECTIONS = results.DOCS, results.SCORE, results.SECTIONS
 made_files, main, page = results.made_files, results.main, results.page
 
 CURE = "python docs/results.py"
@@ -164,16 +164,35 @@ def test_when_all_was_run_nothing_is_missing():
 
 def test_verdicts_are_those_of_the_data_and_losing_ones_stay():
     text = page([result("bits", HOLDS, LOST), result("closing-the-gap", OPEN)])
-    assert "**3 claims: 1 holds, 1 fails, 1 not resolved.**" in text
+    assert "**[3 claims](#all-claims): 1 holds, 1 fails, 1 not resolved.**" in text
     for claim, stem in ((HOLDS, "bits"), (LOST, "bits"), (OPEN, "closing-the-gap")):
-        assert f"| {claim.verdict} | {sentence(claim)} | [{stem}-tiny](#{stem}) |\n" in text
+        every = text.split("## All claims")[1]
+        assert f"| {claim.verdict} | {sentence(claim)} | [{stem}-tiny](#{stem}) † |\n" in every
         assert f"\n- **{claim.verdict}**: {sentence(claim)}\n" in text
+
+
+def test_what_matters_most_stands_first_with_the_figures_and_verdicts_of_the_claims():
+    line = next(one for one in SCORE if one.experiment == "bits")
+    claim = replace(LOST, text=f"We say that {line.claim} will do.")
+    text = page([result("bits", HOLDS, claim)])
+    first = text.split("## ")[0]
+    assert f"| {line.asked} | 0.3 % | 3.00 % (2.50..3.50) | 5 | fails | [bits](#bits) |\n" in first
+    assert "In short" not in page([result("bits", HOLDS)])  # nothing to say, and nothing said
+
+
+@pytest.mark.parametrize("line", SCORE, ids=lambda line: line.asked)
+def test_every_line_of_the_first_table_is_one_claim_of_the_results(line: Any):
+    found = json.loads((DOCS / "results" / f"{line.experiment}-{line.size}.json").read_text("utf-8"))
+    assert len([claim for claim in found["claims"] if line.claim in claim["text"]]) == 1
 
 
 def test_checks_of_the_lab_are_shown_and_not_counted_among_the_claims():
     check = replace(HOLDS, text="Time is kept.", is_check=True)
     text = page([result("bits", HOLDS, LOST, check)])
-    assert "**2 claims: 1 holds, 1 fails, 0 not resolved.** 1 check of the lab itself: none failed." in text
+    assert (
+        "**[2 claims](#all-claims): 1 holds, 1 fails, 0 not resolved.** "
+        "1 check of the lab itself: none failed." in text
+    )
     assert "A check of the lab itself, true nearly by construction: Time is kept: " in text
     failed = page([result("bits", replace(check, verdict="fails"))])
     assert "**No claim was tested yet.** 1 check of the lab itself: 1 failed." in failed
@@ -184,7 +203,10 @@ def test_a_result_whose_experiment_asks_for_other_runs_today_is_listed():
     rows = [row_json(made_up(cell)) for cell in asked]
     whole = {**result("adopt"), "rows": rows}
     assert "To be run again" not in page([whole])
-    older = page([{**whole, "rows": rows[1:]}]).split("## To be run again")[1]
+    lacking = {**whole, "rows": rows[1:], "claims": [asdict(HOLDS)]}
+    assert f"{sentence(HOLDS)} | [adopt-tiny](#adopt) † |" in page([lacking])
+    assert "†" not in page([{**lacking, "rows": rows}])
+    older = page([lacking]).split("## To be run again")[1]
     assert (
         f"| adopt-tiny | 1 of {len(rows)} | `atoll lab run adopt --size tiny --seeds 1 --jobs 2` |" in older
     )
@@ -201,7 +223,12 @@ def test_sections_come_in_a_fixed_order_and_sizes_from_small_to_large():
     three = [result("parity", size="small"), result("parity", size="tiny"), result("sweep")]
     text = page(three)
     heads = [head for head in headings(text) if head.startswith(("parity", "sweep"))]
-    assert heads == ["sweep", "parity", "parity, tiny", "parity, small"]
+    assert heads == [
+        "parity",
+        "parity, tiny",
+        "parity, small",
+        "sweep",
+    ]  # tuning stands behind what rests on it
     assert text == page(three[::-1])
 
 
@@ -224,6 +251,17 @@ def test_fairness_tells_how_many_runs_each_method_was_given():
     assert "The sweep was not run yet." in page([result("bits")])
     told = page([result("sweep", losses=(2.0, 2.1, 2.2))])
     assert "- Runs of [sweep-tiny](#sweep): data-parallel 3, decoupled 3." in told
+
+
+def test_fairness_counts_the_settings_of_each_method_that_only_choose():
+    def row(seed: int, **changes: Any) -> dict[str, Any]:
+        return row_json(made_up(cell_for("decoupled", 4, seed, **changes)))
+
+    rows = [row(0), row(1001), row(0, eta=0.3), row(0, eta=0.2, codec_up="int8"), row(1, eta=0.1)]
+    rows.append(row_json(made_up(cell_for("decoupled", 2, 0))))
+    rows.append(row_json(made_up(cell_for("data-parallel", 1, 0))))
+    told = page([{**result("bits"), "rows": rows}])
+    assert "looked at in all experiments of this page: data-parallel 1, decoupled 3." in told
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "results").glob("rates-*.json")), ids=lambda path: path.stem)

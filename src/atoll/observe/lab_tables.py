@@ -20,7 +20,7 @@ from rich.text import Text
 
 from atoll.sim.lab.report import Claim, Table
 
-__all__ = ["markdown", "markdown_claims", "render", "render_claims", "sentence"]
+__all__ = ["figure_of", "limit_of", "markdown", "markdown_claims", "render", "render_claims", "sentence"]
 
 WIDTH, GAP = 100, 2
 """Characters of a line, and those between two columns."""
@@ -63,26 +63,39 @@ def markdown_claims(claims: Sequence[Claim]) -> str:
 
 
 def sentence(claim: Claim) -> str:
-    """The claim in words and figures, without its verdict.
+    """The claim in words and figures, without its verdict; changes carry their sign."""
+    seeds = "one seed" if claim.seeds == 1 else f"{claim.seeds} seeds"
+    what = f"{CHECK} {claim.text}" if claim.is_check else claim.text
+    said = f"{what.rstrip('.')}: {figure_of(claim)}, limit {limit_of(claim)}, {seeds}."
+    return f"{said} {claim.advice}".rstrip()
 
-    Figures carry a sign where one of them is below zero, for then they are differences.
-    """
+
+def figure_of(claim: Claim) -> str:
+    """What was measured, with its 95 % interval: +0.12 % (-0.05..+0.29)."""
     known = [one for one in (claim.value, claim.low, claim.high, claim.limit) if math.isfinite(one)]
-    sign = "+" if min(known) < 0 else ""
     digits = _digits(max(map(abs, known)))
-    unit = f" {claim.unit}" if claim.unit else ""
 
     def say(value: float) -> str:
-        return f"{value:{sign}.{digits}f}"
+        return f"{value:{_sign(claim)}.{digits}f}"
 
-    figure = f"{say(claim.value)}{unit}" if math.isfinite(claim.value) else "not finite"
+    figure = f"{say(claim.value)}{_unit(claim)}" if math.isfinite(claim.value) else "not finite"
     is_counted = claim.low == claim.value == claim.high  # not estimated from seeds, so without an interval
     if math.isfinite(claim.low) and math.isfinite(claim.high) and not is_counted:
         figure += f" ({say(claim.low)}..{say(claim.high)})"
-    seeds = "one seed" if claim.seeds == 1 else f"{claim.seeds} seeds"
-    what = f"{CHECK} {claim.text}" if claim.is_check else claim.text
-    said = f"{what.rstrip('.')}: {figure}, limit {claim.limit:{sign}.4g}{unit}, {seeds}."
-    return f"{said} {claim.advice}".rstrip()
+    return figure
+
+
+def limit_of(claim: Claim) -> str:
+    """What it is held against."""
+    return f"{claim.limit:{_sign(claim)}.4g}{_unit(claim)}"
+
+
+def _sign(claim: Claim) -> str:
+    return "+" if claim.is_change else ""
+
+
+def _unit(claim: Claim) -> str:
+    return f" {claim.unit}" if claim.unit else ""
 
 
 def _shown(table: Table, width: int) -> RichTable:

@@ -21,7 +21,8 @@ TABLE = Table(
     notes=("Five seeds.", "Same data."),
 )
 CLAIM = Claim(
-    text="Asynchrony is free.", value=0.12, low=-0.05, high=0.29, limit=0.5, seeds=5, verdict="holds"
+    text="Asynchrony is free.", value=0.12, low=-0.05, high=0.29, limit=0.5, seeds=5, verdict="holds",
+    is_change=True,
 )  # fmt: skip
 
 
@@ -114,22 +115,29 @@ def test_a_claim_says_its_figure_with_interval_limit_and_seeds():
     assert sentence(CLAIM) == "Asynchrony is free: +0.12 % (-0.05..+0.29), limit +0.5 %, 5 seeds."
 
 
-def test_figures_that_cannot_be_negative_carry_no_sign():
-    goodput = replace(CLAIM, text="Goodput", value=99.2, low=98.9, high=99.5, limit=99.0)
+def test_a_change_carries_its_sign_whatever_the_figures_are():
+    worse = replace(CLAIM, value=0.86, low=0.1, high=1.62, limit=23.06)
+    assert sentence(worse) == "Asynchrony is free: +0.86 % (+0.10..+1.62), limit +23.06 %, 5 seeds."
+
+
+def test_figures_that_are_no_changes_carry_no_plus():
+    share = replace(CLAIM, text="Share", value=48.7, low=-3.0, high=104.5, limit=50.0, is_change=False)
+    assert sentence(share) == "Share: 48.7 % (-3.0..104.5), limit 50 %, 5 seeds."
+    goodput = replace(share, text="Goodput", value=99.2, low=98.9, high=99.5, limit=99.0)
     assert sentence(goodput) == "Goodput: 99.20 % (98.90..99.50), limit 99 %, 5 seeds."
-    large = replace(CLAIM, text="Time", value=1000.0, low=900.0, high=1100.0, limit=1200.0, unit="s")
+    large = replace(share, text="Time", value=1000.0, low=900.0, high=1100.0, limit=1200.0, unit="s")
     assert sentence(large) == "Time: 1000.0 s (900.0..1100.0), limit 1200 s, 5 seeds."
-    curve = replace(CLAIM, text="Gap", value=2.0, low=1.0, high=3.0, limit=12.79781)
+    curve = replace(share, text="Gap", value=2.0, low=1.0, high=3.0, limit=12.79781)
     assert sentence(curve) == "Gap: 2.00 % (1.00..3.00), limit 12.8 %, 5 seeds."
-    small = replace(CLAIM, text="Ratio", value=0.012, low=0.011, high=0.013, limit=0.02, unit="")
+    small = replace(share, text="Ratio", value=0.012, low=0.011, high=0.013, limit=0.02, unit="")
     assert sentence(small) == "Ratio: 0.0120 (0.0110..0.0130), limit 0.02, 5 seeds."
 
 
 def test_one_seed_and_no_finite_figure_are_said_in_words():
     one = replace(CLAIM, low=-math.inf, high=math.inf, seeds=1, verdict="not resolved", advice="Run 3.")
-    assert sentence(one) == "Asynchrony is free: 0.12 %, limit 0.5 %, one seed. Run 3."
+    assert sentence(one) == "Asynchrony is free: +0.12 %, limit +0.5 %, one seed. Run 3."
     none = replace(one, value=math.nan, seeds=2, verdict="fails", advice="It diverged.")
-    assert sentence(none) == "Asynchrony is free: not finite, limit 0.5 %, 2 seeds. It diverged."
+    assert sentence(none) == "Asynchrony is free: not finite, limit +0.5 %, 2 seeds. It diverged."
 
 
 def test_the_verdict_comes_first_and_the_sentence_is_the_same_in_both():

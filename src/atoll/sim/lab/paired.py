@@ -32,8 +32,12 @@ __all__ = [
     "student_t",
 ]  # fmt: skip
 
+MANY_SEEDS = 500
+"""A claim that would take more is said to be too close to its limit to tell."""
 MAX_SEEDS = 10_000
 """Beyond this we do not count how many seeds a claim would take."""
+LEAST_T = 1.95
+"""No `student_t` is below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Difference:
     """How many."""
     values: tuple[float, ...]
     """Of each seed, in the order of the seeds."""
+    is_change: bool = False
+    """Whether it says by how much one thing is above another, as what `paired` made does."""
 
 
 def paired(
@@ -62,7 +68,8 @@ def paired(
             "Train the same seeds on both sides.",
         )
     seeds = sorted(side_a)
-    return interval_of([_relative(side_a[seed], side_b[seed], value) for seed in seeds])
+    changes = [_relative(side_a[seed], side_b[seed], value) for seed in seeds]
+    return replace(interval_of(changes), is_change=True)
 
 
 def paired_shared(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> Difference:
@@ -111,11 +118,20 @@ def student_t(freedom: int) -> float:
 
 
 def seeds_needed(difference: Difference, limit: float) -> int | None:
-    """The fewest seeds whose interval would end below the limit, if mean and deviation stay as they are.
+    """The fewest seeds, at least 2, that would leave the limit outside the interval, if mean and spread stay.
 
-    None if the mean itself is not below it, if there is no deviation to go by, or beyond `MAX_SEEDS`.
+    None if the mean lies on the limit, if there is no spread to go by, or beyond `MAX_SEEDS`.
     """
-    return _seeds_to_clear(limit - difference.mean, spread(difference.values)[1])
+    found, distance = difference, abs(limit - difference.mean)
+    if found.seeds == 1:
+        return None
+    sd = (found.high - found.low) / 2 * math.sqrt(found.seeds) / student_t(found.seeds - 1)
+    if not LEAST_T * sd < math.sqrt(MAX_SEEDS) * distance:
+        return None
+    for seeds in range(max(2, math.ceil((LEAST_T * sd / distance) ** 2)), MAX_SEEDS + 1):
+        if student_t(seeds - 1) * sd / math.sqrt(seeds) < distance:
+            return seeds
+    return None
 
 
 def claim_below(text: str, difference: Difference, limit: float, unit: str = "%") -> Claim:
@@ -126,11 +142,10 @@ def claim_below(text: str, difference: Difference, limit: float, unit: str = "%"
         verdict = "holds"
     elif found.low > limit or math.isnan(found.mean):
         verdict = "fails"
-    sd = spread(found.values)[1]
-    advice = _advice(verdict, found.mean, limit - found.mean, sd, found.seeds)
     return Claim(
         text=text, value=found.mean, low=found.low, high=found.high, limit=limit, seeds=found.seeds,
-        verdict=verdict, advice=advice, unit=unit,
+        verdict=verdict, advice=_advice(verdict, found, limit, found.mean < limit), unit=unit,
+        is_change=found.is_change,
     )  # fmt: skip
 
 
@@ -140,8 +155,9 @@ def as_check(claim: Claim) -> Claim:
 
 
 def claim_at_least(
-    text: str, value: float, low: float, high: float, limit: float, seeds: int, unit: str = "%"
-) -> Claim:
+    text: str, value: float, low: float, high: float, limit: float, seeds: int, unit: str = "%",
+    is_change: bool = False,
+) -> Claim:  # fmt: skip
     """Holds if the whole interval is at or above the limit, fails if it is below, else is not resolved.
 
     With a single seed it never holds, whatever interval is given.
@@ -151,11 +167,10 @@ def claim_at_least(
         verdict = "holds"
     elif high < limit or math.isnan(value):
         verdict = "fails"
-    sd = (high - low) / 2 * math.sqrt(seeds) / student_t(seeds - 1) if seeds > 1 else math.nan
-    advice = _advice(verdict, value, value - limit, sd, seeds)
+    found = Difference(value, low, high, seeds, ())
     return Claim(
-        text=text, value=value, low=low, high=high, limit=limit, seeds=seeds, verdict=verdict, advice=advice,
-        unit=unit,
+        text=text, value=value, low=low, high=high, limit=limit, seeds=seeds, verdict=verdict,
+        advice=_advice(verdict, found, limit, value > limit), unit=unit, is_change=is_change,
     )  # fmt: skip
 
 
@@ -275,28 +290,19 @@ def _within(theta: float, freedom: int) -> float:
     return 2 / math.pi * (theta + inside) if is_odd else inside
 
 
-def _seeds_to_clear(distance: float, sd: float) -> int | None:
-    """The fewest seeds, at least 2, at which half the interval is shorter than the distance to the limit."""
-    if not (distance > 0 and math.isfinite(sd)):
-        return None
-    at_least = max(2, math.ceil((1.95 * sd / distance) ** 2))  # no t is below 1.95
-    for seeds in range(at_least, MAX_SEEDS + 1):
-        if student_t(seeds - 1) * sd / math.sqrt(seeds) < distance:
-            return seeds
-    return None
-
-
-def _advice(verdict: Verdict, mean: float, distance: float, sd: float, seeds: int) -> str:
-    """What more seeds would do; `distance` is from the mean to the limit, positive on the side that holds."""
-    if math.isnan(mean):
+def _advice(verdict: Verdict, found: Difference, limit: float, is_right: bool) -> str:
+    """What more seeds would do; `is_right` if the mean is on the side of the limit that holds."""
+    if math.isnan(found.mean):
         return "A run did not end in a finite number."
     if verdict != "not resolved":
         return ""
-    if seeds == 1:
+    if found.seeds == 1:
         return "One seed says nothing about the spread: run at least 3."
-    if distance == 0:
+    if found.mean == limit:
         return "The mean lies on the limit: no number of seeds would tell."
-    needed = _seeds_to_clear(abs(distance), sd)
-    count = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
-    end = "to hold" if distance > 0 else "to show that it fails"
-    return f"It would take {count} seeds {end}, if mean and spread stay as they are."
+    needed = seeds_needed(found, limit)
+    if needed is None or needed > MANY_SEEDS:
+        count = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
+        return f"It cannot be told at so small a difference from the limit: that would take {count} seeds."
+    end = "to hold" if is_right else "to show that it fails"
+    return f"It would take about {needed} seeds {end}, if mean and spread stay as they are."

@@ -99,6 +99,9 @@ class Claim:
     advice: str = ""
     """If not resolved: how many seeds it would take."""
     unit: str = "%"
+    is_change: bool = False
+    """Whether the figure says by how much one thing is above another: it carries its sign, and so do its
+    interval and its limit. Counts, goodput and shares carry none."""
     is_check: bool = False
     """Whether it is true nearly by construction: that it holds says little, were it to fail the lab would be
     broken. Checks are shown and not counted among the claims."""

@@ -127,6 +127,7 @@ DOUBLINGS: dict[tuple[Size, Settings, int], int] = {
     ("0.2M", "data-parallel", 1): 1,
     ("0.2M", "defaults", 2): -1,
     ("0.4M", "data-parallel", 1): 1,
+    ("small", "data-parallel", 1): 2,
 }
 """In the same way: how many times the best batch is twice that of the law, with the rate times the root
 (`atoll lab run batches`). Where it was not tried, the batch is that of the law."""

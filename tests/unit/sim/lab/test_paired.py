@@ -130,23 +130,45 @@ def test_what_is_not_resolved_says_how_many_seeds_it_would_take():
     claim = claim_below("No worse.", interval_of([0.1, 0.2, 0.3]), 0.1)
     assert claim.advice.startswith("It would take about 7 seeds to show that it fails, if")
     claim = claim_below("No worse.", interval_of([0.1, 0.2, 0.3]), 0.2001)
-    assert claim.advice.startswith("It would take more than 10000 seeds")
+    assert claim.advice.endswith("that would take more than 10000 seeds.")
     on_the_limit = claim_below("No worse.", interval_of([0.5, 0.5]), 0.5)
     assert on_the_limit.verdict == "not resolved"
     assert on_the_limit.advice.startswith("The mean lies on the limit")
 
 
-def test_the_seeds_needed_are_the_fewest_that_clear_the_limit():
+def test_a_claim_that_would_take_many_hundreds_of_seeds_says_that_it_cannot_be_told():
     found = interval_of([0.1, 0.2, 0.3])
-    for limit in (0.3, 0.25, 0.22):
-        needed = seeds_needed(found, limit)
+    for limit, seeds in ((0.2063, 971), (0.1937, 971), (0.2021, 8714)):
+        assert claim_below("No worse.", found, limit).advice == (
+            f"It cannot be told at so small a difference from the limit: that would take about {seeds} seeds."
+        )
+    few = claim_below("No worse.", found, 0.2089).advice
+    assert few == "It would take about 488 seeds to hold, if mean and spread stay as they are."
+    ends = (found.mean, found.low, found.high)
+    assert "cannot be told" in claim_at_least("At least.", *ends, 0.1937, 3).advice
+
+
+def test_the_seeds_needed_are_the_fewest_that_leave_the_limit_outside():
+    found = interval_of([0.1, 0.2, 0.3])
+    for distance in (0.1, 0.05, 0.02):
+        needed = seeds_needed(found, 0.2 + distance)
         assert needed is not None
+        assert seeds_needed(found, 0.2 - distance) == needed
         for seeds, is_enough in ((needed, True), (needed - 1, False)):
-            assert (0.2 + student_t(seeds - 1) * 0.1 / math.sqrt(seeds) < limit) is is_enough
-    assert seeds_needed(found, 0.2) is None
-    assert seeds_needed(found, 0.1) is None
+            assert (student_t(seeds - 1) * 0.1 / math.sqrt(seeds) < distance) is is_enough
+    for limit in (found.mean, found.mean + 1e-4):
+        assert seeds_needed(found, limit) is None
+    assert seeds_needed(interval_of([1.0, -1.0]), 5e-324) is None
     assert seeds_needed(interval_of([0.1]), 0.5) is None
     assert seeds_needed(interval_of([0.2, 0.2]), 0.5) == 2
+
+
+def test_only_a_change_is_said_to_be_one():
+    assert claim_below("Below.", paired(rows([1.0]), rows([2.0])), 0.5).is_change
+    assert not claim_below("Below.", interval_of([0.1]), 0.5).is_change
+    for is_change in (True, False):
+        claim = claim_at_least("At least.", 1.0, 0.5, 1.5, 0.3, 3, is_change=is_change)
+        assert claim.is_change is is_change
 
 
 def test_at_least_looks_at_the_lower_end():

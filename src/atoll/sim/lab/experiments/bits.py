@@ -154,7 +154,7 @@ def _claims(rows: Mapping[Wire, Sequence[Row]]) -> tuple[Claim, ...]:
         claim_at_least(
             f"2 bits without error feedback are clearly worse than bf16, by more than {LIMIT_PERCENT} %, "
             f"{OLDER}.",
-            bare.mean, bare.low, bare.high, LIMIT_PERCENT, bare.seeds,
+            bare.mean, bare.low, bare.high, LIMIT_PERCENT, bare.seeds, is_change=True,
         ),
         claim_below(
             f"2 bits are better with error feedback than without, {OLDER}.",

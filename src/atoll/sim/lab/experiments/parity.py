@@ -162,7 +162,8 @@ class _Findings:
     def asynchrony_over_all(self) -> Difference:
         """The mean over every M, seed by seed."""
         by_count = [self.asynchrony(m).values for m in self.comparison.counts]
-        return interval_of([sum(values) / len(values) for values in zip(*by_count, strict=True)])
+        means = [sum(values) / len(values) for values in zip(*by_count, strict=True)]
+        return replace(interval_of(means), is_change=True)
 
     def calm(self) -> str:
         """What the claims about asynchrony do not show."""

@@ -46,7 +46,7 @@ __all__ = ["COUNTS", "SCALING", "Scaling"]
 COUNTS = (2, 4, 8)
 BASE = Place("data-parallel")
 AVERAGED = Place("data-parallel", average_last=AVERAGE_LAST)
-CHEAP: tuple[Size, ...] = ("0.05M", "tiny", "0.2M")
+CHEAP: tuple[Size, ...] = ("0.05M", "tiny")
 MORE_SEEDS = 2
 """For sizes that are cheap."""
 

@@ -57,6 +57,7 @@ def test_the_rate_goes_with_the_root_of_the_batch_and_all_else_stays() -> None:
         expected = law.learning_rate * math.sqrt(cell.batch / law.batch)
         assert cell.learning_rate == pytest.approx(expected, rel=0.01)
         assert (cell.eta, cell.mu, cell.tokens) == (law.eta, law.mu, asked[0].tokens)
+        assert (cell.overlap_steps, cell.grace_rule, cell.grace_max_steps) == (2, "slack", 1.0)
 
 
 def test_the_search_goes_on_beyond_a_best_at_the_end() -> None:
@@ -66,6 +67,7 @@ def test_the_search_goes_on_beyond_a_best_at_the_end() -> None:
     assert report.figures["data-parallel batch"] == 16
     asked, report = run(best_at(lambda cell: 20))
     assert len(tried(asked, 8)) == MOST
+    assert {cell.seed for cell in asked} == {TUNING_SEED}
     assert any("M=8" in note for note in report.notes if "still the lowest or the highest" in note)
 
 

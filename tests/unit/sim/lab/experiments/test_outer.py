@@ -85,6 +85,47 @@ def test_the_seed_for_tuning_chooses_and_no_claim_uses_it() -> None:
     assert {step_of(cell) for cell in final} == {HIGH}
 
 
+@pytest.mark.parametrize("steps", INTERVALS)
+def test_finalists_rates_and_the_rival_are_those_of_the_seed_for_tuning_whatever_comes_later(
+    steps: int,
+) -> None:
+    chosen, second, third, better = rivals(steps)[:4]
+
+    def fickle(cell: Cell) -> Row:
+        """At the seed for tuning in the order of their names and best at HIGH; at all others neither."""
+        tuning = {chosen: -3.0, second: -2.0, third: -1.0}
+        later = {chosen: 3.0, second: -2.0, better: -9.0}
+        is_tuning = cell.seed == TUNING_SEED
+        cost = (tuning if is_tuning else later).get(setting_of(cell), 1.0)
+        return made_up(cell, 2 * (1 + (cost + abs(step_of(cell) - (HIGH if is_tuning else LOW))) / 100))
+
+    asked, report = drive(OUTER.stages(Request(seeds=2)), fickle)
+    final = [cell for cell in asked if cell.seed != TUNING_SEED and cell.interval_steps == steps]
+    assert {setting_of(cell) for cell in final} == {chosen, second, third, default_at(steps), plain_at(steps)}
+    assert {step_of(cell) for cell in final} == {HIGH}
+    ours, theirs = 1 + (1.0 + HIGH - LOW) / 100, 1 + (3.0 + HIGH - LOW) / 100
+    found = report.figures[f"default_against_best_h{steps}_percent"]
+    assert found == pytest.approx(-100 * (theirs / ours - 1))
+    assert chosen.name in report.claims[-1].text or steps != 24
+
+
+def test_who_is_given_all_seeds_is_not_asked_again_once_some_had_more_rates() -> None:
+    first, second, third = rivals(24)[:3]
+
+    def train(cell: Cell) -> Row:
+        """Plain averaging is fourth of the rates that all are tried at, and best of all far beyond them."""
+        setting, step = setting_of(cell), step_of(cell)
+        if setting.is_plain:
+            return made_up(cell, 2.5 - 0.1 * step)
+        return made_up(cell, {first: 2.1, second: 2.2, third: 2.3}.get(setting, 3.0) + 0.1 * (step != HIGH))
+
+    asked, _ = drive(OUTER.stages(Request(seeds=1)), train)
+    best = {step_of(cell) for cell in asked if cell.seed and setting_of(cell) == plain_at(24)}
+    assert best == {MOST_RATES - 2}  # from -1 on
+    final = {setting_of(cell) for cell in asked if cell.seed and cell.interval_steps == 24}
+    assert final == {first, second, third, default_at(24), plain_at(24)}
+
+
 def test_nobody_is_judged_at_the_edge_of_what_was_tried_but_only_so_far() -> None:
     def far(cell: Cell) -> Row:
         """The lower the better for plain averaging; others are best three steps above the tuned rate."""

@@ -96,6 +96,8 @@ def test_every_place_gets_three_rates_and_one_seed(size: Size, monkeypatch: pyte
     counts = Counter(map(place_of, asked))
     assert set(counts.values()) == {3}
     assert {(cell.seed, cell.size) for cell in asked} == {(0, size)}
+    windows = {(cell.overlap_steps, cell.grace_rule, cell.grace_max_steps) for cell in asked}
+    assert windows == {(2, "slack", 1.0)}
     assert len({cell.key for cell in asked}) == len(asked)
 
 
@@ -139,6 +141,7 @@ def test_a_best_at_the_end_is_followed_until_it_is_bracketed() -> None:
     asked, report = drive(RATES_AROUND.stages(Request()), train)
     counts = Counter(map(place_of, asked))
     assert counts.pop(("text", "decoupled", 8)) == 5  # 0.71, 1, 1.41, then 2 and 2.83
+    assert {cell.seed for cell in asked} == {0}
     assert set(counts.values()) == {3}
     marks = {row[0]: row[-1] for row in report.tables[0].rows if row[-1]}
     assert set(marks.values()) == {"best"}

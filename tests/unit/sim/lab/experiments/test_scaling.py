@@ -63,10 +63,10 @@ def cells_of(report: Report, m: int, column: str) -> list[str]:
 
 def test_five_runs_a_size_and_seed_and_two_seeds_more_where_they_are_cheap() -> None:
     asked, _ = drive(SCALING.stages(Request(size="small", seeds=3)), trains(shrinking(0.1)))
-    assert len(asked) == len({cell.key for cell in asked}) == 5 * (3 * 5 + 2 * 3)
+    assert len(asked) == len({cell.key for cell in asked}) == 5 * (3 * 5 + 2 * 2)
     assert Counter(cell.seed for cell in asked if cell.size == "small") == {1: 5, 2: 5, 3: 5}
-    assert {cell.seed for cell in asked if cell.size == "0.2M"} == {1, 2, 3, 4, 5}
-    assert sum(cell.ideas.average_last > 0 for cell in asked) == 3 * 5 + 2 * 3
+    assert {cell.seed for cell in asked if cell.size == "0.05M"} == {1, 2, 3, 4, 5}
+    assert sum(cell.ideas.average_last > 0 for cell in asked) == 3 * 5 + 2 * 2
     asked, _ = drive(SCALING.stages(Request(size="tiny", seeds=1)), trains(shrinking(0.1)))
     assert {(cell.size, cell.seed) for cell in asked} == {("0.05M", 1), ("tiny", 1)}
     assert {cell.method for cell in asked} == {"data-parallel", "decoupled"}
