@@ -13,7 +13,8 @@ eta 1, mu 0) are then tried beyond their best rate while that is the lowest or t
 gives them all seeds.
 
 The grid is of fixed settings. Our defaults have a pair by H as well, and on top of it momentum that warms up
-and cools down, their own window for the late, and rates around their own.
+and cools down, their own window for the late, and rates around their own. With momentum that has this
+schedule other pairs may be best than with one that stays, so at H = 4 a few are tried so.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ TRIED: tuple[tuple[str, float, float], ...] = (
     ("rda", 0.7, 0.9), ("mean", 1.0, 0.0), ("mean", 1.0, 0.5), ("mean", 0.7, 0.8), ("mean", 0.7, 0.9),
 )  # fmt: skip
 """Merge rule, eta, mu."""
+SCHEDULED = {4: ((1.0, 0.0), (1.0, 0.5), (0.7, 0.7), (0.7, 0.8))}
+"""By H: eta and mu of momentum that warms up and cools down as in our defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,13 @@ class Setting:
     eta: float
     mu: float
     merge_rule: str = "rda"
-    is_default: bool = False
-    """Whether all else is as in our defaults too: the schedule of momentum, the window, the rate."""
+    by_defaults: bool = False
+    """Whether all else is as in our defaults: the schedule of momentum, the window, the rate."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is our defaults."""
+        return self == default_at(self.interval_steps)
 
     @property
     def is_plain(self) -> bool:
@@ -71,11 +79,13 @@ class Setting:
         if self.is_plain:
             return "plain averaging"
         pair = f"{RULES[self.merge_rule]}, eta {self.eta:g}, mu {self.mu:g}"
-        return f"our defaults: {pair}" if self.is_default else pair
+        if self.is_default:
+            return f"our defaults: {pair}"
+        return f"{pair}, else as our defaults" if self.by_defaults else pair
 
     def arm(self, size: Size, step: int) -> Arm:
         """Its cells, by seed, so many steps from the tuned learning rate."""
-        place = Place("decoupled", LEARNERS, settings_of="defaults" if self.is_default else None)
+        place = Place("decoupled", LEARNERS, settings_of="defaults" if self.by_defaults else None)
         rate = rounded(RATE_STEP**step * tuned("text", size, place.settings, LEARNERS).learning_rate)
         return place.arm(
             size, interval_steps=self.interval_steps, eta=self.eta, mu=self.mu, merge_rule=self.merge_rule,
@@ -90,7 +100,7 @@ Screened = Mapping[Setting, Mapping[int, Row]]
 def default_at(interval_steps: int) -> Setting:
     """Our defaults at this H."""
     pair = default_outer(interval_steps)
-    return Setting(interval_steps, *pair, SyncConfig().merge_rule, is_default=True)
+    return Setting(interval_steps, *pair, SyncConfig().merge_rule, by_defaults=True)
 
 
 def plain_at(interval_steps: int) -> Setting:
@@ -100,10 +110,12 @@ def plain_at(interval_steps: int) -> Setting:
 
 def grid(interval_steps: int) -> tuple[Setting, ...]:
     """What is tried at this H: fixed settings, our defaults' own pair and plain averaging among them, and our
-    defaults."""
+    defaults; where these would have no momentum, pairs with a schedule beside them."""
     tried = [Setting(interval_steps, eta, mu, rule) for rule, eta, mu in TRIED]
     ours = default_at(interval_steps)
-    return tuple(dict.fromkeys([*tried, replace(ours, is_default=False), plain_at(interval_steps), ours]))
+    beside = [replace(ours, eta=eta, mu=mu) for eta, mu in SCHEDULED.get(interval_steps, ())]
+    own_pair = replace(ours, by_defaults=False)
+    return tuple(dict.fromkeys([*tried, own_pair, plain_at(interval_steps), *beside, ours]))
 
 
 @dataclass(frozen=True, slots=True)

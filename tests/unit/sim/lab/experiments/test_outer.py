@@ -24,8 +24,8 @@ Costs = dict[Setting, float]
 
 
 def setting_of(cell: Cell) -> Setting:
-    is_default = cell.grace_rule == "worth"
-    return Setting(cell.interval_steps, cell.eta, cell.mu, cell.merge_rule, is_default)
+    by_defaults = cell.grace_rule == "worth"
+    return Setting(cell.interval_steps, cell.eta, cell.mu, cell.merge_rule, by_defaults)
 
 
 def is_default(cell: Cell) -> bool:
@@ -36,7 +36,7 @@ LOW, HIGH = RATE_STEPS[4]
 
 
 def step_of(cell: Cell) -> int:
-    settings: Settings = "defaults" if setting_of(cell).is_default else "decoupled"
+    settings: Settings = "defaults" if setting_of(cell).by_defaults else "decoupled"
     factor = cell.learning_rate / tuned("text", "tiny", settings, 4).learning_rate
     return round(math.log(factor, RATE_STEP))
 
@@ -63,6 +63,9 @@ def test_the_default_and_plain_averaging_are_tried_at_every_interval() -> None:
         assert sum(setting.is_default for setting in grid(steps)) == 1
         assert sum(setting.is_plain for setting in grid(steps)) == 1
         assert {setting.merge_rule for setting in grid(steps)} == {"rda", "mean"}
+    beside = {one for steps in INTERVALS for one in grid(steps) if one.by_defaults and not one.is_default}
+    assert {one.interval_steps for one in beside} == {4}  # so the best other at H = 24 is a fixed one
+    assert all("else as our defaults" in one.name for one in beside)
 
 
 def test_the_seed_for_tuning_chooses_and_no_claim_uses_it() -> None:
@@ -187,7 +190,7 @@ def test_a_setting_that_is_better_by_less_than_the_spread_leaves_the_claim_stand
 def test_our_defaults_have_their_schedule_window_and_rate_and_the_grid_has_none_of_them() -> None:
     asked, _ = report_of(seeds=1)
     for cell in asked:
-        is_ours = setting_of(cell).is_default
+        is_ours = setting_of(cell).by_defaults
         assert (cell.momentum_warmup > 0, cell.overlap_steps > 2) == (is_ours, is_ours)
     ours = [cell for cell in asked if cell.interval_steps == 24 and cell.seed == 1 and is_default(cell)]
     assert [cell.key for cell in ours] == [Place("decoupled", 4, settings_of="defaults").cell(
