@@ -85,9 +85,13 @@ def list_experiments(cells: Cells = CELLS, as_json: AsJson = False) -> None:
     for one in experiments.EXPERIMENTS.values():
         found = plan(one, Request(), None, costs)
         wall_s = found.wall_s(LISTED_JOBS)
-        table.add_row(one.name, one.about, str(found.cells), duration(wall_s))
-        answer.append({"name": one.name, "about": one.about, "cells": found.cells, "wall_s": wall_s})
-    _console(as_json).print(table)
+        counted = f"about {found.cells}" if found.may_differ else str(found.cells)
+        table.add_row(one.name, one.about, counted, duration(wall_s))
+        counts = {"cells": found.cells, "may_differ": found.may_differ, "wall_s": wall_s}
+        answer.append({"name": one.name, "about": one.about, **counts})
+    console = _console(as_json)
+    console.print(table)
+    console.print("About: results decide what is asked for next; it may be more or less.", highlight=False)
     if as_json:
         _print_json({"size": "tiny", "seeds": 5, "jobs": LISTED_JOBS, "experiments": answer})
 

@@ -97,13 +97,13 @@ class Session:
             self.console.print(_plan_table(experiments, found, self.jobs))
         kept, to_train = sum(one.kept for one in found), sum(one.to_train for one in found)
         wall_s, cost_s = sum(one.wall_s(self.jobs) for one in found), sum(one.cost_s for one in found)
-        more = any(one.may_grow for one in found)
+        may_differ = any(one.may_differ for one in found)
         name = experiments[0].name if len(found) == 1 else f"{len(found)} experiments"
         self._say(
             f"{name} at {self.request.size}, seeds: {self.request.seeds}. {kept + to_train} cells, {kept} of"
             f" them kept in {self.shelf.path}. To train: {to_train}, about {duration(wall_s)} with --jobs"
             f" {self.jobs} ({duration(cost_s)} of one core)."
-            + (" Results decide what is asked for next: it may be more." if more else "")
+            + (" Results decide what is asked for next: it may be more or less." if may_differ else "")
         )
         return found, costs
 

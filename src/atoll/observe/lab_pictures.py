@@ -1,6 +1,6 @@
 """Pictures of the lab: a chart of plain values, drawn so that the names need no looking up.
 
-Lines carry their names at their ends, in their own colours. Bars lie, one row for each name, so that long
+Lines carry their names at the right, in their own colours. Bars lie, one row for each name, so that long
 names stay readable; each ends in its figure. Bars begin at zero: where that would hide what differs (losses
 of 1.70 and 1.73), and on a log axis, a dot marks the figure instead. Thin lines are 95 % intervals; a point
 without a finite one has none. What somebody else measured is dashed and grey. Nothing is left out: with a
@@ -39,9 +39,7 @@ HEAD, FOOT, LINES_HEIGHT = 0.8, 0.55, 4.4
 NARROW = 0.25
 """Figures that differ by less than this share of the largest are dots and not bars."""
 NEAR_RIGHT = 0.75
-"""Of the width: a line that ends beyond is named at the right."""
-LIFT = 0.035
-"""Of the height: names inside the picture stand higher than the ends, since most of our lines fall."""
+"""Of the width: what ends beyond needs no line that leads to its name."""
 MAX_MARKED, MAX_TICKS = 16, 12
 DASHES = ((0, (4, 1.6)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 MARKS = ("o", "s", "D")
@@ -123,30 +121,26 @@ def _draw_line(axes: Axes, series: Series, look: Look) -> None:
 
 
 def _name_lines(axes: Axes, series: Sequence[Series], names: Sequence[str], looks: Sequence[Look]) -> None:
-    """Each name beside its line's last point, or at the right if it ends near there; no two on each other."""
+    """Each name at the right, no two on each other; a dotted line leads to it from an end far from there."""
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
-    groups: dict[float, list[tuple[float, int]]] = {}
-    for index, one in enumerate(series):
+    ends = []
+    for one in series:
         known = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
         across, height = map(float, to_axes(max(known))) if known else (1.0, 1.0)
-        column = 1.0 if across > NEAR_RIGHT else round(across, 2)
-        groups.setdefault(column, []).append((height, index))
+        ends.append((across, height))
     tallest = max(name.count("\n") + 1 for name in names)
     gap = tallest * LINE / (LINES_HEIGHT - HEAD - FOOT)
-    for column, ends in groups.items():
-        places = style.spread([height for height, _ in ends], gap, 0.0, 1.0)
-        for place, (_, index) in zip(places, ends, strict=True):
-            axes.text(
-                column + 0.015,
-                place + LIFT * (column < 1),
-                names[index],
-                transform=axes.transAxes,
-                color=looks[index].colour,
-                va="center",
-                size=9,
-                linespacing=1.05,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
+    places = style.spread([height for _, height in ends], gap, 0.0, 1.0)
+    for (across, height), place, name, look in zip(ends, places, names, looks, strict=True):
+        if across < NEAR_RIGHT:
+            lead = ([across, 1.0], [height, place])
+            axes.plot(
+                *lead, transform=axes.transAxes, color=look.colour, linestyle=":", linewidth=0.9, zorder=1
             )
+        axes.text(
+            1.015, place, name, transform=axes.transAxes, color=look.colour, va="center", size=9,
+            linespacing=1.05,
+        )  # fmt: skip
 
 
 def _draw_bars(picture: Picture, path: Path) -> None:

@@ -142,6 +142,37 @@ def test_a_dry_run_tells_the_cost_and_trains_nothing(lab, capsys):
     assert not (lab / "runs").exists()
 
 
+def test_what_results_decide_is_foreseen_as_more_or_less(lab, capsys):
+    words = "Results decide what is asked for next: it may be more or less."
+    assert run([*RUN, "--dry-run"]) == 0
+    assert words in capsys.readouterr().out
+    assert run(RUN) == 0
+    capsys.readouterr()
+    assert run([*RUN, "--dry-run"]) == 0
+    assert words not in capsys.readouterr().out  # all is there
+
+
+@pytest.mark.parametrize("cells", ["taken", "taken/shelf"])
+@pytest.mark.parametrize("command", [[*RUN, "--dry-run"], ["lab", "list"]])
+def test_what_cannot_be_a_shelf_is_refused_once_by_commands_that_train_nothing(lab, capsys, command, cells):
+    (lab / "taken").write_text("")
+    assert run([*command, "--cells", cells]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"StoreError: {cells} cannot be read as a directory: Not a directory." in told.err
+    assert "left out" not in told.err
+    assert [file.name for file in lab.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("more", [[], ["--again"], ["--dry-run"]])
+def test_a_directory_in_the_place_of_a_row_is_refused_before_anything_is_trained(lab, capsys, more):
+    key = fakes.cell_at("decoupled", 4, 1).key
+    (lab / f"runs/lab/{key[:2]}/{key}.json").mkdir(parents=True)
+    assert run([*RUN, *more]) == 2
+    assert f"{key}.json is a directory, where the row of a cell belongs" in capsys.readouterr().err
+    assert fakes.trained() == []
+
+
 def test_other_places_are_used_and_named_in_the_command(lab, capsys):
     assert run([*RUN, "--cells", "my cells", "--out", "found", "--json"]) == 0
     found = answer_of(capsys)
@@ -174,6 +205,25 @@ def test_the_list_names_every_experiment_with_its_cells(capsys):
     assert found[0]["cells"] == plan(Race(), Request(), None).cells
     assert found[0]["wall_s"] > 0
     assert "decoupled against data-parallel, for tests" in told.err
+
+
+class OfOneStage(Race):
+    """An experiment whose cells do not follow from results."""
+
+    def stages(self, request: Request) -> Stages:
+        return self._report(request, (yield [fakes.cell_at("decoupled", 4, seed) for seed in range(1, 8)]))
+
+
+def test_the_list_counts_about_where_results_decide_what_is_asked_for_next(capsys, monkeypatch):
+    two = {"race": Race(), "dash": OfOneStage(name="dash", about="dash")}
+    monkeypatch.setattr(experiments, "EXPERIMENTS", two)
+    assert run(["lab", "list", "--json"]) == 0
+    told = capsys.readouterr()
+    assert [one["may_differ"] for one in json.loads(told.out)["experiments"]] == [True, False]
+    race, dash = (line for line in told.err.splitlines() if line.startswith(("  race", "  dash")))
+    assert f" about {plan(Race(), Request(), None).cells} " in race
+    assert " about " not in dash
+    assert "About: results decide" in told.err
 
 
 def test_one_kept_row_is_shown_by_the_first_letters_of_its_key(lab, capsys):
@@ -296,13 +346,15 @@ def test_results_of_others_are_taken_in_and_not_trained_again(lab, capsys):
     assert Shelf(lab / "runs/lab").rows() == Shelf(lab / "theirs").rows()
 
 
-@pytest.mark.parametrize("spoil", ["missing", "not JSON", "other settings"])
+@pytest.mark.parametrize("spoil", ["missing", "not JSON", "other settings", "wrong type"])
 def test_a_result_that_cannot_be_believed_is_refused_whole(lab, capsys, spoil):
     assert run([*RUN, "--cells", "theirs"]) == 0
     file = lab / "theirs/race-tiny/race.json"
     result = json.loads(file.read_text())
     if spoil == "other settings":
         result["rows"][-1]["cell"]["seed"] += 1
+    if spoil == "wrong type":
+        result["rows"][-1]["cpu_s"] = "x"
     file.write_text("{" if spoil == "not JSON" else json.dumps(result))
     if spoil == "missing":
         file.unlink()

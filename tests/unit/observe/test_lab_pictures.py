@@ -92,7 +92,7 @@ def test_a_reference_is_grey_and_dashed_and_the_others_are_neither(tmp_path):
     assert any(ORDINARY[0] in one and "dasharray" not in one for one in paths)
 
 
-def test_a_line_is_named_where_it_ends_and_no_two_names_share_a_place(tmp_path):
+def test_lines_are_named_at_the_right_no_two_names_share_a_place_and_a_far_end_is_led_there(tmp_path):
     def place(name: str) -> tuple[float, float]:
         found = re.search(rf"<!-- {name} -->\s*<g[^>]*translate\(([\d.]+) ([\d.]+)\)", svg)
         assert found, name
@@ -101,8 +101,10 @@ def test_a_line_is_named_where_it_ends_and_no_two_names_share_a_place(tmp_path):
     early = Series(name="early", x=(5e4, 6e4), y=(4.0, 3.5))
     twin = replace(LINES.series[0], name="twin")
     svg = drawn(replace(LINES, series=(*LINES.series, twin, early)), tmp_path / "a.svg")
-    assert place("early")[0] < place("M = 4")[0] / 2
-    assert place("M = 4")[0] == place("twin")[0] == place("published")[0]
+    assert place("M = 4")[0] == place("twin")[0] == place("published")[0] == place("early")[0]
+    without = drawn(replace(LINES, series=(*LINES.series, twin)), tmp_path / "b.svg")
+    dots = "stroke-dasharray: 0.9,1.485"
+    assert (svg.count(dots), without.count(dots)) == (1, 0)
     assert abs(place("M = 4")[1] - place("twin")[1]) > 9  # points: the height of a line
 
 

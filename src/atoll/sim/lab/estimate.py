@@ -58,7 +58,7 @@ class Costs:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Costs:
-        """What these rows teach."""
+        """What these rows teach; a shelf has seen to it that they took a time."""
         ratios: dict[Kind, list[float]] = defaultdict(list)
         for row in rows:
             ratios[_kind(row.cell)].append(row.cpu_s / cost_s(row.cell))
@@ -84,8 +84,8 @@ class Plan:
     """Cells that an experiment before it asks for too, and which are counted there."""
 
     @property
-    def may_grow(self) -> bool:
-        """Whether results decide what is asked for next, and it may be more than was foreseen."""
+    def may_differ(self) -> bool:
+        """Whether results decide what is asked for next, and it may be more or less than was foreseen."""
         return self.to_train > 0 and len(self.stages_s) > 1
 
     @property

@@ -159,7 +159,14 @@ def test_a_meter_takes_in_what_was_asked_for_beyond_the_plan():
     assert meter.left_s(1.0) > 0
 
 
-def test_a_plan_of_several_stages_may_grow_unless_all_is_there():
-    assert Plan(((3.0,), (4.0,)), kept=1).may_grow
-    assert not Plan(((3.0, 4.0),), kept=1).may_grow
-    assert not Plan(((), ()), kept=9).may_grow
+def test_a_run_of_several_stages_may_differ_from_its_plan_unless_all_is_there():
+    assert Plan(((3.0,), (4.0,)), kept=1).may_differ
+    assert not Plan(((3.0, 4.0),), kept=1).may_differ
+    assert not Plan(((), ()), kept=9).may_differ
+
+
+@pytest.mark.parametrize("cpu_s", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_row_without_a_time_teaches_nothing(shelf, cpu_s):
+    shelf.put(made_up(CELL, cpu_s=cpu_s))
+    shelf.put(made_up(replace(CELL, seed=2), cpu_s=3 * cost_s(CELL)))
+    assert Costs.of(shelf.rows()).cost_s(CELL) == pytest.approx(3 * cost_s(CELL))

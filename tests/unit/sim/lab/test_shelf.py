@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,79 @@ def test_a_file_that_cannot_be_believed_is_left_out_with_one_sentence_and_writte
     assert shelf.find(CELL) == made_up(CELL)
 
 
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a time that is text": ({"cpu_s": "x"}, "`float`, got `str` - at `$.cpu_s`"),
+    "a time that is not finite": ({"cpu_s": None}, "cpu_s nan"),
+    "no time": ({"cpu_s": 0}, "cpu_s 0.0"),
+    "a time before the beginning": ({"wall_s": -1.0}, "wall_s -1.0"),
+    "endless virtual time": ({"virtual_s": math.inf}, "virtual_s inf"),
+    "a ratio that is text": ({"goodput": "x"}, "`float`, got `str` - at `$.goodput`"),
+    "a ratio that is true": ({"goodput": True}, "`float`, got `bool` - at `$.goodput`"),
+    "a count that is no whole number": ({"merges": 1.5}, "`int`, got `float` - at `$.merges`"),
+    "a count that is null": ({"steps": None}, "`int`, got `float` - at `$.steps`"),
+    "a digest that is a number": ({"digest": 7}, "`str`, got `int` - at `$.digest`"),
+    "a loss below nothing": ({"heldout_loss": -5.0}, "a loss of -5.0"),
+    "a point below nothing": ({"curve": [[1.0, -2.0]]}, "a loss of -2.0"),
+    "a point that is none": ({"curve": [[1.0, "x"]]}, "could not convert string to float: 'x'"),
+    "no curve": ({"curve": None}, "TypeError"),
+    "a number beyond all": ({"curve": [[10**400, 2.0]]}, "OverflowError"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_value_that_its_field_cannot_hold_is_told_with_its_file_and_name(tmp_path, kind):
+    changes, words = WRONG[kind]
+    values = {**made_up(CELL).to_json(), **changes}
+    file, result = file_of(tmp_path, CELL), tmp_path / "result.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(values))
+    shelf, said = shelf_at(tmp_path)
+    assert shelf.find(CELL) is None
+    assert shelf.rows() == []
+    (sentence,) = said
+    assert f"{file} is left out" in sentence
+    assert words in sentence
+    result.write_text(json.dumps({"rows": [made_up(replace(CELL, seed=2)).to_json(), values]}))
+    with pytest.raises(StoreError, match=re.escape(words)) as error:
+        Shelf(tmp_path / "new").take(result)
+    assert f"{result} cannot be taken in: row {CELL.key}: " in error.value.what
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_row_that_is_none_is_told_by_its_number(tmp_path):
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({"rows": [made_up(CELL).to_json(), 5]}))
+    with pytest.raises(StoreError, match="cannot be taken in: row 2: AttributeError"):
+        Shelf(tmp_path / "shelf").take(file)
+
+
+def test_settings_of_a_wrong_type_are_told_although_their_key_fits(tmp_path):
+    settings: dict[str, Any] = {"adopt": 7}
+    cell = replace(CELL, **settings)
+    Shelf(tmp_path).put(made_up(cell))
+    shelf, said = shelf_at(tmp_path)
+    assert shelf.rows() == []
+    assert "`str`, got `int` - at `$.cell.adopt`" in said[0]
+
+
+def test_null_stands_for_a_figure_that_was_not_finite(tmp_path):
+    file = tmp_path / "result.json"
+    nulls = {"heldout_loss": None, "longest_stop_s": None, "curve": [[1.0, None]]}
+    file.write_text(json.dumps({"rows": [{**made_up(CELL).to_json(), **nulls}]}))
+    shelf = Shelf(tmp_path / "shelf")
+    assert shelf.take(file) == (1, 0)
+    (row,) = shelf.rows()
+    assert all(map(math.isnan, (row.heldout_loss, row.longest_stop_s, row.curve[0][1])))
+
+
+def test_whole_numbers_are_numbers_too(tmp_path):
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({"rows": [{**made_up(CELL).to_json(), "heldout_loss": 2, "cpu_s": 3}]}))
+    shelf = Shelf(tmp_path / "shelf")
+    assert shelf.take(file) == (1, 0)
+    assert shelf.rows() == [made_up(CELL, 2.0, cpu_s=3.0)]
+
+
 def test_rows_of_one_task_outlive_a_new_version_of_another(tmp_path, monkeypatch):
     images = replace(CELL, task="vision")
     shelf, said = shelf_at(tmp_path)
@@ -190,6 +265,48 @@ def test_a_place_that_cannot_be_written_says_what_would_be_lost(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Finished cells would be lost"):
         Shelf(tmp_path / "file").put(made_up(CELL))
+
+
+def test_results_that_find_no_more_room_say_how_many_of_their_rows_are_kept(tmp_path):
+    rows = [made_up(replace(CELL, seed=seed)) for seed in (1, 2)]
+    file, shelf = tmp_path / "result.json", Shelf(tmp_path / "shelf")
+    file.write_text(json.dumps({"rows": [row.to_json() for row in rows]}))
+    first, second = (file_of(shelf.path, row.cell) for row in rows)
+    shelf.path.mkdir()
+    second.parent.write_text("")  # no room for a folder
+    with pytest.raises(StoreError, match="File exists") as error:
+        shelf.take(file)
+    assert str(second) in error.value.what
+    assert error.value.so_what == f"1 of 2 new rows of {file} are kept by now, the others are not."
+    assert first.exists()
+    second.parent.unlink()
+    assert shelf.take(file) == (1, 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_directory_in_the_place_of_a_row_is_refused_before_its_cell_is_trained(tmp_path, again):
+    file, other = file_of(tmp_path, CELL), replace(CELL, seed=2)
+    file.mkdir(parents=True)
+    shelf, said = shelf_at(tmp_path, again=again)
+    with pytest.raises(StoreError, match="is a directory, where the row of a cell belongs") as error:
+        shelf.find(CELL)
+    assert str(file) in error.value.what
+    assert "Remove that directory" in error.value.now_what
+    shelf.put(made_up(other))
+    assert shelf.rows() == [made_up(other)]  # which need not wait for that
+    assert said == [f"{file} is left out: a directory, to be removed before its cell is trained."]
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/shelf"])
+def test_what_cannot_be_a_shelf_is_refused_by_whoever_reads_it(tmp_path, place):
+    taken, result = tmp_path / "taken", tmp_path / "result.json"
+    taken.write_text("")
+    result.write_text(json.dumps({"rows": [made_up(CELL).to_json()]}))
+    shelf, said = shelf_at(tmp_path / place)
+    for read in (shelf.rows, lambda: shelf.named(CELL.key), lambda: shelf.take(result)):
+        with pytest.raises(StoreError, match=f"{place} cannot be read as a directory: Not a directory."):
+            read()
+    assert said == []
 
 
 def test_a_shelf_is_tried_before_anything_is_trained_for_it(tmp_path):

@@ -24,6 +24,8 @@ __all__ = [
 
 SCREEN_SEEDS, FIRST_SCREEN_SEED = 2, 1001
 """Seeds that only choose among ideas: no claim uses them."""
+FEWEST_DRAWN = 3
+"""Seeds whose interval is drawn."""
 OLDER = "with constant momentum and the paper's window"
 """Said by claims of experiments whose Decoupled is not that of our defaults (`Place.settings_of`)."""
 
@@ -117,15 +119,21 @@ def seeds_of(rows: Sequence[Row]) -> str:
 def series_of(name: str, found: Sequence[Difference], x: Sequence[float] | None = None) -> Series:
     """Means with their intervals, at 0, 1, 2, ... unless told where.
 
-    Without intervals if none is finite (single seeds); else what has none is given NaN.
+    The interval of two seeds is a dozen times their spread and would be all that is seen: below three seeds
+    there is none. Where nobody has one there are no intervals; else NaN stands where there is none.
     """
-    half = [one.high - one.mean if math.isfinite(one.high) else math.nan for one in found]
+    half = [_half(one) for one in found]
     return Series(
         name=name,
         x=tuple(map(float, range(len(found)) if x is None else x)),
         y=tuple(one.mean for one in found),
         error=() if all(map(math.isnan, half)) else tuple(half),
     )
+
+
+def _half(one: Difference) -> float:
+    is_shown = math.isfinite(one.high) and one.seeds >= FEWEST_DRAWN
+    return one.high - one.mean if is_shown else math.nan
 
 
 def shown_number(value: float | None, digits: int = 1, unit: str = "%") -> str:

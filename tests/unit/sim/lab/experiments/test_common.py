@@ -19,7 +19,7 @@ from atoll.sim.lab.experiments.common import (
     series_of,
     shown_number,
 )
-from atoll.sim.lab.paired import Difference
+from atoll.sim.lab.paired import Difference, interval_of
 from atoll.sim.lab.report import Report, Request, Series, Stages
 from atoll.sim.lab.tuned import PAPER_WINDOW, tuned
 from tests.unit.sim.lab.made_up import drive, made_up
@@ -68,6 +68,7 @@ def test_a_series_has_no_intervals_if_none_is_known_and_nan_for_one_that_is_not(
         name="a", x=(3.0, 5.0), y=(1.0, 1.0), error=(0.5, 0.5)
     )
     assert series_of("a", [single, single]).error == ()
+    assert series_of("a", [interval_of([1.0, 2.0])]).error == ()  # two seeds: t is 12.7
     mixed = series_of("a", [sure, single])
     assert (mixed.x, mixed.y, mixed.error[0]) == ((0.0, 1.0), (1.0, 2.0), 0.5)
     assert math.isnan(mixed.error[1])
