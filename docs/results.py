@@ -199,7 +199,10 @@ def _swept(results: Sequence[Result]) -> str:
             lines.append(f"- Runs of [{stem_of(one)}](#{one['experiment']}): {told}.")
     if tried := _settings_tried(results):
         told = ", ".join(f"{method} {count}" for method, count in tried.items())
-        lines.append(f"- Settings that were looked at in all experiments of this page: {told}.")
+        lines.append(
+            "- Settings of a text at `tiny`, with four learners of a calm fleet, that were looked at with "
+            f"seeds that only choose, in all experiments of this page: {told}."
+        )
     return "\n".join([*lines, ""]) if lines else "The sweep was not run yet.\n"
 
 

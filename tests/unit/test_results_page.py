@@ -261,7 +261,7 @@ def test_fairness_counts_the_settings_of_each_method_that_only_choose():
     rows.append(row_json(made_up(cell_for("decoupled", 2, 0))))
     rows.append(row_json(made_up(cell_for("data-parallel", 1, 0))))
     told = page([{**result("bits"), "rows": rows}])
-    assert "looked at in all experiments of this page: data-parallel 1, decoupled 3." in told
+    assert "in all experiments of this page: data-parallel 1, decoupled 3." in told
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "results").glob("rates-*.json")), ids=lambda path: path.stem)
