@@ -168,8 +168,8 @@ neighbours; five steps below it did 0.5 % better.
 The law that carries the batch from `tiny` is about right: nobody gains more than 0.6 % by another batch. One
 twice as large costs 3 % at M = 4 and 7 % at M = 8 at 0.2M, and 0.1 and 1.5 % at 0.4M. Data-Parallel did best
 at twice the batch of the law, at all three sizes. One seed, so half a percent may be luck.
-At 0.8M only Data-Parallel was tried at other batches so far, beside what `rates` has: 1.1275, 1.1268, 1.1221
-and 1.1384 at 4 (the law's), 8, 16 and 32. It takes 16; the others keep the law's, which suited them elsewhere.
+At 0.8M only Data-Parallel was tried at other batches so far: 1.1275, 1.1268, 1.1221 and 1.1384 at 4 (the
+law's), 8, 16 and 32. It takes 16; the others keep the law's, which suited them at 0.4M.
 """,
     "outer": """
 Up to H = 8 our defaults are plain averages with another window, so that at H = 4 both end alike is no more
